@@ -1,0 +1,69 @@
+# Two commands do everything on a machine with Python 3.11+, make and git:
+#   make demo    set up and run the demonstration
+#   make test    set up and run ruff, mypy and pytest
+# Both build .venv the first time (exact versions: constraints.txt) and reuse it afterwards.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo $$p; break; }; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+OUT ?= demo
+
+.PHONY: help demo test quick lint types bench figures clean
+help:
+	@echo "make demo     set up and run the demonstration (writes into $(OUT)/)"
+	@echo "make test     set up and run ruff, mypy and every test"
+	@echo "make quick    the inner loop: tests not marked slow"
+	@echo "make bench    the loss benchmarks of docs/performance.md"
+	@echo "make figures  redraw the pictures of docs/"
+	@echo "make clean    remove .venv and caches"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "FairMargin needs Python 3.11 or newer and found none; install one, or name it: make PYTHON=/path/to/python $(MAKECMDGOALS)"; exit 1; }
+	@echo "== making .venv with $(PYTHON)"
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
+
+.venv/.runtime: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "== installing FairMargin into .venv (once; about a minute)"
+	@$(PIP) --editable .
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "== installing FairMargin and its test tools into .venv (once; about a minute)"
+	@$(PIP) --editable ".[dev]"
+	@touch .venv/.runtime $@
+
+.venv/.bench: .venv/.dev
+	@echo "== installing what the benchmarks compare with"
+	@$(PIP) --editable ".[dev,bench]"
+	@touch $@
+
+demo: .venv/.runtime
+	@echo "== fairmargin demo"
+	@$(BIN)/fairmargin demo --out "$(OUT)"
+
+lint: .venv/.dev
+	@echo "== ruff"
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: .venv/.dev
+	@echo "== mypy"
+	@$(BIN)/mypy
+
+test: lint types
+	@echo "== pytest"
+	@$(BIN)/python -m pytest -q
+
+quick: .venv/.dev
+	@$(BIN)/python -m pytest -q -m "not slow"
+
+bench: .venv/.bench
+	@$(BIN)/python -m benchmarks.losses
+
+figures: .venv/.runtime
+	@$(BIN)/python docs/make_figures.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build demo
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

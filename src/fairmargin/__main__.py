@@ -1,0 +1,3 @@
+from fairmargin.cli import app
+
+app()

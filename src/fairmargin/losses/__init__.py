@@ -1,0 +1,67 @@
+"""Losses as pure functions: tensors first, everything else by keyword with the paper's default, a scalar back.
+
+    loss = losses.eps_supinfonce(z, y, epsilon=0.25) + losses.fairkl(z, y, b)
+
+Features may be [N, D] or [N, V, D]. The capitalised names are `nn.Module` shells over the functions.
+"""
+
+from fairmargin.losses.bias_contrastive import biascon, softcon
+from fairmargin.losses.classification import bias_balanced_cross_entropy, generalized_cross_entropy
+from fairmargin.losses.contrastive import eps_infonce, eps_supcon, eps_supinfonce, simclr, supcon, supcon_in
+from fairmargin.losses.dependence import hsic
+from fairmargin.losses.end import end
+from fairmargin.losses.fairkl import FairKLTerms, fairkl, fairkl_terms
+from fairmargin.losses.margin import l_softmax, l_softmax_anneal, large_margin
+from fairmargin.losses.modules import (
+    HSIC,
+    BiasBalancedCrossEntropy,
+    BiasCon,
+    EnD,
+    EpsInfoNCE,
+    EpsSupCon,
+    EpsSupInfoNCE,
+    FairKL,
+    GeneralizedCrossEntropy,
+    LargeMargin,
+    LSoftmax,
+    SimCLR,
+    SoftCon,
+    SupCon,
+    SupConIn,
+)
+
+__all__ = [
+    "HSIC",
+    "BiasBalancedCrossEntropy",
+    "BiasCon",
+    "EnD",
+    "EpsInfoNCE",
+    "EpsSupCon",
+    "EpsSupInfoNCE",
+    "FairKL",
+    "FairKLTerms",
+    "GeneralizedCrossEntropy",
+    "LSoftmax",
+    "LargeMargin",
+    "SimCLR",
+    "SoftCon",
+    "SupCon",
+    "SupConIn",
+    "bias_balanced_cross_entropy",
+    "biascon",
+    "end",
+    "eps_infonce",
+    "eps_supcon",
+    "eps_supinfonce",
+    "fairkl",
+    "fairkl_terms",
+    "generalized_cross_entropy",
+    "hsic",
+    "l_softmax",
+    "l_softmax_anneal",
+    "large_margin",
+    "simclr",
+    "softcon",
+    "supcon",
+    "supcon_in",
+]

@@ -1,0 +1,115 @@
+"""From what people pass to rows a loss can use, or a message that says what is wrong and what to do.
+
+Value checks (finite, in range) are skipped while `torch.compile` traces, because they depend on data.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+
+
+def rows(
+    features: Tensor, *ids: Tensor, names: tuple[str, ...] = (), unit_norm: bool = True
+) -> tuple[Tensor, list[Tensor]]:
+    """Features [N, D] or [N, V, D] as rows [N·V, D] in at least float32, with every id repeated for each view.
+
+    `names` are the argument names of `ids`, for the messages.
+    """
+    check_matrix(features, "features", views=True)
+    n = features.shape[0]
+    views = features.shape[1] if features.ndim == 3 else 1
+    for value, name in zip(ids, names, strict=True):
+        check_ids(value, n, name, device=features.device)
+    repeated = [value.long().repeat_interleave(views) if views > 1 else value.long() for value in ids]
+    z = full_precision(features.flatten(0, -2))
+    return (unit(z) if unit_norm else z), repeated
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Half precisions go up to float32; float32 and float64 stay."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def unit(z: Tensor) -> Tensor:
+    """Rows of length 1; a zero row stays zero, with a finite gradient."""
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    return z / torch.where(length > 0, length, 1)
+
+
+def check_matrix(x: Tensor, name: str, *, views: bool = False, length: int | None = None) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor; got {type(x).__name__}. Convert it with torch.as_tensor({name})"
+        )
+    shapes = "[N, D] or [N, V, D]" if views else "[N, D]"
+    if x.ndim != 2 and not (views and x.ndim == 3):
+        raise ValueError(
+            f"{name} must have shape {shapes}; got {list(x.shape)}. Flatten what one sample is to a vector D"
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must be floating point; got {x.dtype}. Pass the network's output, or {name}.float()")
+    if length is not None and x.shape[0] != length:
+        raise ValueError(
+            f"{name} has {x.shape[0]} rows but features has {length} samples; give one row for each sample"
+        )
+    # A NaN or inf always reaches the sum, which is much faster than looking at each entry.
+    if (
+        not torch.compiler.is_compiling()
+        and not math.isfinite(float(x.detach().sum()))
+        and not bool(x.isfinite().all())
+    ):
+        bad = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten()
+        raise ValueError(
+            f"{name} has NaN or inf in {len(bad)} of {x.shape[0]} rows (first: row {int(bad[0])}); "
+            "the network has diverged or its input is not finite: lower the learning rate, or check the data"
+        )
+
+
+def check_ids(ids: Tensor, length: int, name: str, *, device: torch.device | None = None) -> None:
+    if not isinstance(ids, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor of integers; got {type(ids).__name__}. Convert it: torch.as_tensor({name})"
+        )
+    if ids.dtype not in INTEGERS:
+        raise TypeError(
+            f"{name} must be integers; got {ids.dtype}. Class indices, not one-hot rows or scores: {name}.long()"
+        )
+    if ids.ndim != 1:
+        raise ValueError(f"{name} must have shape [N]; got {list(ids.shape)}. Give one integer for each sample")
+    if ids.shape[0] != length:
+        raise ValueError(
+            f"{name} has {ids.shape[0]} entries but features has {length} samples; "
+            "give one for each sample, not for each view"
+        )
+    if device is not None and ids.device != device:
+        raise ValueError(
+            f"{name} is on {ids.device} but features is on {device}; move it with {name}.to(features.device)"
+        )
+    if name == "bias" and not torch.compiler.is_compiling() and bool((ids < -1).any()):
+        raise ValueError(f"bias must be ≥ 0, or −1 for unknown; got {int(ids.min())}. Recode the attribute from 0 up")
+
+
+def check_temperature(temperature: float) -> None:
+    if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
+        raise ValueError(f"temperature must be a finite number above 0; got {temperature!r}. The paper uses 0.1")
+
+
+def check_epsilon(epsilon: float) -> None:
+    if not (isinstance(epsilon, int | float) and epsilon >= 0):
+        raise ValueError(
+            f"epsilon must be a number from 0 to inf; got {epsilon!r}. "
+            "It is a margin on similarity/temperature; the paper uses 0 to 0.5"
+        )
+
+
+def check_choice(value: str, name: str, choices: Iterable[str]) -> None:
+    options = list(choices)
+    if value not in options:
+        near = difflib.get_close_matches(str(value), options, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"unknown {name} {value!r}: {hint}Choose from {', '.join(map(repr, options))}")

@@ -1,0 +1,100 @@
+"""Maximum-margin classification losses: L-Softmax (the "Max-Margin" row of the paper) and the large-margin loss."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairmargin.losses.inputs import check_choice, check_ids, check_matrix, full_precision
+
+
+def l_softmax(features: Tensor, weight: Tensor, labels: Tensor, *, margin: int = 4, anneal: float = 0.0) -> Tensor:
+    """L-Softmax (Liu et al., ICML 2016): the true class must win by an m times larger angle.
+
+    CE with the true logit ‖w_y‖‖h‖cos θ replaced by ‖w_y‖‖h‖ψ(θ),
+    ψ(θ) = (−1)^k cos(mθ) − 2k on [kπ/m, (k+1)π/m];  ψ ← (λ cos θ + ψ)/(1+λ) with λ = `anneal`
+
+    Args:
+        features: [N, D] inputs of the last layer, not normalised.
+        weight: [K, D] of that layer, which has no bias. At test time use the plain logits `features @ weight.T`.
+        margin: m ≥ 1; m = 1 is cross-entropy.
+        anneal: λ; without a large λ at the start nothing is learnt. `l_softmax_anneal` is the published schedule.
+    """
+    check_matrix(features, "features")
+    check_matrix(weight, "weight")
+    check_ids(labels, len(features), "labels", device=features.device)
+    if not (isinstance(margin, int) and margin >= 1):
+        raise ValueError(f"margin must be a whole number ≥ 1; got {margin!r}. The published choice is 4")
+    h, w, y = full_precision(features), full_precision(weight), labels.long()
+    logits = h @ w.T
+    scale = h.norm(dim=1) * w[y].norm(dim=1)
+    true = logits.gather(1, y[:, None])[:, 0]
+    cosine = (true / scale.clamp_min(torch.finfo(h.dtype).tiny ** 0.5)).clamp(-1, 1)
+    psi = (anneal * cosine + angular_margin(cosine, margin)) / (1 + anneal)
+    return F.cross_entropy(logits.scatter(1, y[:, None], (scale * psi)[:, None]), y)
+
+
+def angular_margin(cosine: Tensor, margin: int) -> Tensor:
+    """ψ(θ) from cos θ: Chebyshev's cos(mθ), so that no gradient passes through arccos at ±1."""
+    k = (torch.arccos(cosine.detach().clamp(-1, 1)) * margin / math.pi).floor().clamp(0, margin - 1)
+    before, now = torch.ones_like(cosine), cosine
+    for _ in range(margin - 1):
+        before, now = now, 2 * cosine * now - before
+    return torch.where(k % 2 == 0, 1.0, -1.0) * now - 2 * k
+
+
+def l_softmax_anneal(step: int, *, least: float = 0.0) -> float:
+    """λ at a training step, as published: max(least, 1000·(1 + 2.5e-5·t)^−35)."""
+    return max(least, 1000 * (1 + 2.5e-5 * step) ** -35)
+
+
+def large_margin(
+    logits: Tensor,
+    layers: Sequence[Tensor],
+    labels: Tensor,
+    *,
+    gamma: float = 1.0,
+    alpha: float = 2.0,
+    norm: str = "l2",
+    top_k: int = 1,
+    scores: str = "probabilities",
+) -> Tensor:
+    """Large-margin loss (Elsayed et al., NeurIPS 2018): every layer's distance to the decision boundary is at least γ.
+
+    d_j = δ_j / ‖∇_h δ_j‖_q, δ_j = score_y − score_j, q dual to `norm`, the gradient's norm held constant;
+    mean over samples and layers of max(0, γ − max(min_j d_j, γ(1−α))), j over the `top_k` best competitors
+
+    Args:
+        logits: [N, K], computed from every tensor of `layers`.
+        layers: activations [N, …] inside the graph of `logits`. Batch-norm in training mode between a layer and the
+            logits couples the samples and spoils the per-sample gradient: take layers after it, or put it in evaluation mode.
+        gamma, alpha: to be tuned to the scale of the layers.
+        norm: "l1", "l2" or "linf" of the distance.
+        scores: "probabilities" or "logits".
+    """
+    check_choice(norm, "norm", ("l1", "l2", "linf"))
+    check_choice(scores, "scores", ("probabilities", "logits"))
+    check_matrix(logits, "logits")
+    check_ids(labels, len(logits), "labels", device=logits.device)
+    if not layers:
+        raise ValueError("layers is empty; give at least one activation from which the logits are computed")
+    if not 1 <= top_k < logits.shape[1]:
+        raise ValueError(f"top_k must be from 1 to the number of classes − 1 = {logits.shape[1] - 1}; got {top_k}")
+    x = full_precision(logits)
+    score = x.softmax(1) if scores == "probabilities" else x
+    y = labels.long()[:, None]
+    rivals = score.scatter(1, y, -math.inf).topk(top_k, dim=1).values  # [N, top_k]
+    gaps = score.gather(1, y) - rivals
+    dual = {"l1": math.inf, "l2": 2.0, "linf": 1.0}[norm]
+    total = x.new_zeros(())
+    for layer in layers:
+        distances = []
+        for gap in gaps.unbind(1):
+            # Samples do not influence each other, so one backward pass of the sum gives every sample its own gradient.
+            (gradient,) = torch.autograd.grad(gap.sum(), layer, retain_graph=True)
+            distances.append(gap / (gradient.flatten(1).norm(p=dual, dim=1) + 1e-8))
+        worst = torch.stack(distances, 1).amin(1)
+        total = total + (gamma - worst.clamp_min(gamma * (1 - alpha))).clamp_min(0).mean()
+    return total / len(layers)

@@ -1,0 +1,228 @@
+"""All pairs of a batch: similarities, who is a positive of whom, and one pass that needs no N×N matrix.
+
+Every member of the ε-margin family is, for an anchor a, a function of
+  s_i           its scaled similarities z_a·z_i/τ to the samples of its own class, and
+  L = log Σ_n e^{s_n}   one number for all its negatives.
+A member is written once, as a `RowLoss` of those two. `dense` evaluates it on the whole N×N matrix and leaves the
+gradient to autograd: the definition, and the fastest way for small batches. `streamed` walks over chunks of anchors and
+finds value and gradient together:
+
+  sort the batch by label, so that the class mates of a chunk of anchors lie in one narrow window of columns;
+  s = z_chunk·zᵀ/τ      outside the window all are negatives: exponentiate in place, sum, and L is known;
+  (∂ℓ/∂s_window, ∂ℓ/∂L) by autograd on the window alone;
+  ∂ℓ/∂s_n = ∂ℓ/∂L · e^{s_n−L}, so G·z and Gᵀ·z_chunk are two products with the exponentials already there.
+
+Three N×N×D products and two passes over the similarities in all; memory chunk·N.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DENSE_UP_TO = 384  # rows; above, streaming is faster (docs/performance.md)
+CHUNK_BYTES = (
+    16 << 20
+)  # of similarities held at a time, and between 64 and 256 anchors: large enough for fast products,
+CHUNK_ROWS = (64, 256)  # small enough for the cache and for a narrow window
+_FAR = 1e30  # below every similarity; a finite number, because exp and log of infinities take the slow path
+
+
+@dataclass(frozen=True)
+class Block:
+    """Anchors against columns. Tensors are [anchors, columns] except `log_negatives` [anchors].
+
+    Masks are 0.0 or 1.0: arithmetic on floats is several times faster than selection by booleans.
+    """
+
+    s: Tensor  # similarities divided by the temperature
+    positive: Tensor  # 1: same class, not the anchor itself
+    negative: Tensor  # 1: another class
+    weight: Tensor  # of each positive: 1, or what the method says; 0 where `positive` is 0
+    log_negatives: Tensor  # log Σ_n e^{s_n} over all negatives of the anchor, −inf if it has none
+
+
+RowLoss = Callable[[Block], tuple[Tensor, Tensor]]  # → loss of each anchor (0 where not valid), which anchors are valid
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """How much each positive counts: `rule(cue of anchors, cue of columns)`, one cue for each row."""
+
+    cue: Tensor
+    rule: Callable[[Tensor, Tensor], Tensor]
+
+
+def mean_over_anchors(
+    z: Tensor,
+    labels: Tensor,
+    row_loss: RowLoss,
+    *,
+    temperature: float,
+    chunk: int | None = None,
+    weighting: Weighting | None = None,
+    whole_rows: bool = False,
+    over: str = "valid",
+) -> Tensor:
+    """Mean of `row_loss` over the valid anchors (or over all of them), dense or streamed by size."""
+    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        raise ValueError(f"chunk must be a whole number of rows ≥ 1, or None to choose by size; got {chunk!r}")
+    with torch.autocast(z.device.type, enabled=False):
+        if chunk is None and z.shape[0] <= DENSE_UP_TO:
+            total, valid = dense(z, labels, row_loss, temperature=temperature, weighting=weighting)
+        else:
+            total, valid = streamed(
+                z, labels, row_loss, temperature=temperature, chunk=chunk, weighting=weighting, whole_rows=whole_rows
+            )
+        if not torch.compiler.is_compiling() and not bool(valid):
+            warnings.warn(
+                "no anchor in this batch has a positive (and, for epsilon=inf, a negative): the loss is 0. "
+                "Use a larger batch, several views, or a class-balanced sampler",
+                stacklevel=4,
+            )
+        if z.shape[0] == 0:
+            return z.sum()  # 0, attached to the graph
+        return total / (valid.clamp_min(1) if over == "valid" else z.shape[0])
+
+
+def dense(
+    z: Tensor, labels: Tensor, row_loss: RowLoss, *, temperature: float, weighting: Weighting | None = None
+) -> tuple[Tensor, Tensor]:
+    """(Σ loss over valid anchors, their number) from the whole N×N matrix; gradients by autograd."""
+    s = z @ (z / temperature).T  # [N, N]
+    same = (labels[:, None] == labels[None, :]).to(z.dtype)
+    positive, negative = same - torch.eye(len(z), dtype=z.dtype, device=z.device), 1 - same
+    weight = _weights(positive, weighting, slice(None), slice(None))
+    loss, valid = row_loss(Block(s, positive, negative, weight, masked_logsumexp(s, negative)))
+    return loss.sum(), valid.sum()
+
+
+def streamed(
+    z: Tensor,
+    labels: Tensor,
+    row_loss: RowLoss,
+    *,
+    temperature: float,
+    chunk: int | None = None,
+    weighting: Weighting | None = None,
+    whole_rows: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The same as `dense`, chunk by chunk. `whole_rows`: the member looks at each negative, not only at their sum."""
+    return _Streamed.apply(z, labels, row_loss, temperature, chunk, weighting, whole_rows)
+
+
+class _Streamed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        labels: Tensor,
+        row_loss: RowLoss,
+        temperature: float,
+        chunk: int | None,
+        weighting: Weighting | None,
+        whole_rows: bool,
+    ) -> tuple[Tensor, Tensor]:
+        need_gradient = ctx.needs_input_grad[0]
+        y, order = labels.sort(stable=True)
+        z = z[order]  # [N, D]
+        if weighting is not None:
+            weighting = Weighting(weighting.cue[order], weighting.rule)
+        # |s| ≤ max‖z‖²/τ (Cauchy–Schwarz): when that is small no exponential can overflow or vanish and no row maximum
+        # is needed, which saves two passes over the similarities.
+        bound = float(z.square().sum(1).max()) / temperature if len(z) else 0.0
+        safe = bound < math.log(torch.finfo(z.dtype).max) / 2 - 4
+        gradient = torch.zeros_like(z)
+        total, valid = z.new_zeros((), dtype=torch.float64 if z.device.type != "mps" else z.dtype), y.new_zeros(())
+        for rows, window, s in _chunks(z, y, temperature, chunk, whole_rows):
+            window_s = s[:, window].clone()
+            positive = (y[rows, None] == y[None, window]).to(z.dtype)
+            negative = 1 - positive
+            positive.diagonal(rows.start - window.start)[: len(s)] = 0  # an anchor is not its own positive
+            if whole_rows:
+                sums, log_negatives = s, z.new_zeros(len(s))  # not used
+            else:
+                sums, log_negatives = _exponentiate(s, window, negative, safe)
+            weight = _weights(positive, weighting, rows, window)
+            with torch.enable_grad():
+                window_s.requires_grad_(need_gradient)
+                log_negatives.requires_grad_(need_gradient)
+                loss, is_valid = row_loss(Block(window_s, positive, negative, weight, log_negatives))
+                chunk_total = loss.sum()
+            total += chunk_total.detach()
+            valid += is_valid.sum()
+            if not need_gradient:
+                continue
+            g_window, g_log = torch.autograd.grad(chunk_total, (window_s, log_negatives), allow_unused=True)
+            z_rows = z[rows]
+            gradient[rows] += g_window @ z[window]
+            gradient[window].addmm_(g_window.T, z_rows)
+            if g_log is not None:
+                share = torch.where(sums > 0, g_log[:, None] / sums, 0)  # ∂ℓ/∂L · e^{−L}
+                gradient[rows] += share * (s @ z)  # s holds the exponentials now
+                gradient.addmm_(s.T, share * z_rows)
+        ctx.mark_non_differentiable(valid)
+        if need_gradient:
+            unsorted = torch.empty_like(gradient)
+            unsorted[order] = gradient / temperature
+            ctx.save_for_backward(unsorted)
+        return total.to(z.dtype), valid
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the streamed loss keeps its first derivative only, so it cannot be differentiated twice; "
+                f"use a batch of at most {DENSE_UP_TO} rows (dense form), or drop create_graph=True"
+            )
+        (gradient,) = ctx.saved_tensors
+        return grad_total * gradient, None, None, None, None, None, None
+
+
+def _exponentiate(s: Tensor, window: slice, negative: Tensor, safe: bool) -> tuple[Tensor, Tensor]:
+    """s becomes e^{s_n − top} in place, 0 in the anchor's own class; gives row sums [c, 1] and log Σ_n e^{s_n} [c]."""
+    top = s.new_zeros(len(s), 1)
+    if not safe:
+        s[:, window] += (negative - 1) * _FAR  # keeps the anchor's own class out of the maximum
+        top = s.amax(1, keepdim=True)
+        s.sub_(top).clamp_max_(0)
+    s.exp_()
+    s[:, window] *= negative
+    sums = s.sum(1, keepdim=True)
+    return sums, (sums.log() + top)[:, 0]
+
+
+def _chunks(
+    z: Tensor, y: Tensor, temperature: float, chunk: int | None, whole_rows: bool
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """(anchors, columns that hold all their class mates, similarities of the anchors to every row), in one buffer."""
+    n = len(z)
+    if n == 0:
+        return
+    least, most = CHUNK_ROWS
+    size = min(n, chunk or max(least, min(most, CHUNK_BYTES // (n * z.element_size()))))
+    starts = list(range(0, n, size))
+    stops = [min(start + size, n) for start in starts]
+    first = torch.searchsorted(y, y[starts]).tolist()
+    last = torch.searchsorted(y, y[[stop - 1 for stop in stops]], right=True).tolist()
+    buffer = z.new_empty(size, n)
+    for start, stop, low, high in zip(starts, stops, first, last, strict=True):
+        s = torch.mm(z[start:stop] / temperature, z.T, out=buffer[: stop - start])
+        yield slice(start, stop), slice(0, n) if whole_rows else slice(low, high), s
+
+
+def _weights(positive: Tensor, weighting: Weighting | None, rows: slice, columns: slice) -> Tensor:
+    return positive if weighting is None else positive * weighting.rule(weighting.cue[rows], weighting.cue[columns])
+
+
+def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
+    """log Σ e^x over the entries of each row where `mask` is 1; −inf, with zero gradient, where none is."""
+    if x.shape[1] == 0:
+        return x.new_full((len(x),), -math.inf)
+    top = (x.detach() + (mask - 1) * _FAR).amax(1, keepdim=True)
+    sums = ((x - top).clamp_max(0).exp() * mask).sum(1)  # the clamp touches masked entries only: they may overflow
+    return torch.where(sums > 0, torch.where(sums > 0, sums, 1).log() + top[:, 0], -math.inf)

@@ -1,0 +1,1 @@
+"""Figures and pages, drawn from numbers that are already there."""

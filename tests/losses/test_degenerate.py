@@ -1,0 +1,123 @@
+"""Batches that break naive code: always a finite value and gradient, or a clear error; never NaN."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairmargin import losses
+
+LOSSES = {
+    **{
+        f"supinfonce-{form}-{epsilon}": lambda z, y, b, c, f=form, e=epsilon: losses.eps_supinfonce(
+            z, y, form=f, epsilon=e, chunk=c
+        )
+        for form in "abcd"
+        for epsilon in (0.0, 0.5, math.inf)
+    },
+    "supcon-0": lambda z, y, b, c: losses.supcon(z, y, chunk=c),
+    "supcon-inf": lambda z, y, b, c: losses.eps_supcon(z, y, epsilon=math.inf, chunk=c),
+    "supcon-in": lambda z, y, b, c: losses.supcon_in(z, y, chunk=c),
+    "biascon": lambda z, y, b, c: losses.biascon(z, y, b, chunk=c),
+    "softcon": lambda z, y, b, c: (
+        losses.softcon(z, y, torch.ones(len(z), 2) + b[:, None], chunk=c) if (b >= 0).all() else 0 * z.sum()
+    ),
+    "end": lambda z, y, b, c: losses.end(z, y, b),
+    "end-released": lambda z, y, b, c: losses.end(z, y, b, pairs="released"),
+    **{
+        f"fairkl-{divergence}-{scope}": lambda z, y, b, c, d=divergence, s=scope: losses.fairkl(
+            z, y, b, divergence=d, scope=s, negatives=True, chunk=c
+        )
+        for divergence in ("kl", "jeffreys", "moments", "mean", "lognormal")
+        for scope in ("batch", "anchor")
+    },
+    "fairkl-authors": lambda z, y, b, c: losses.fairkl(z, y, b, variant="authors", chunk=c),
+}
+
+
+def check(z, y, b, chunk):
+    for name, loss in LOSSES.items():
+        x = z.clone().requires_grad_()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            value = loss(x, y, b, chunk)
+        assert value.isfinite(), name
+        assert value.ndim == 0, name
+        (gradient,) = torch.autograd.grad(value, x)
+        assert gradient.isfinite().all(), name
+
+
+@st.composite
+def batches(draw):
+    n, d = draw(st.integers(1, 7)), draw(st.integers(1, 4))
+    y = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    b = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
+    # Few distinct values: duplicates, opposite vectors and zero vectors are common.
+    rows = draw(
+        st.lists(st.lists(st.sampled_from([-1.0, 0.0, 1.0, 0.5]), min_size=d, max_size=d), min_size=n, max_size=n)
+    )
+    return torch.tensor(rows), torch.tensor(y), torch.tensor(b), draw(st.sampled_from([None, 1, 3, 50]))
+
+
+@given(batches())
+@settings(max_examples=120, deadline=None)
+def test_any_small_batch(batch):
+    check(*batch)
+
+
+N = 6
+CASES = {
+    "one sample": (torch.randn(1, 3), torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)),
+    "one class": (torch.randn(N, 3), torch.zeros(N, dtype=torch.long), torch.arange(N) % 2),
+    "no positive": (torch.randn(N, 3), torch.arange(N), torch.arange(N) % 2),
+    "duplicates": (torch.ones(N, 3), torch.arange(N) // 2, torch.arange(N) % 2),
+    "opposite": (torch.tensor([[1.0], [-1.0]] * 3), torch.arange(N) // 2, torch.arange(N) % 2),
+    "one bias": (torch.randn(N, 3), torch.arange(N) // 2, torch.zeros(N, dtype=torch.long)),
+    "bias unknown": (torch.randn(N, 3), torch.arange(N) // 2, torch.full((N,), -1)),
+    "bias is the label": (torch.randn(N, 3), torch.arange(N) // 2, torch.arange(N) // 2),
+    "zero vectors": (torch.zeros(N, 3), torch.arange(N) // 2, torch.arange(N) % 2),
+    "huge": (torch.randn(N, 3) * 1e18, torch.arange(N) // 2, torch.arange(N) % 2),
+    "tiny": (torch.randn(N, 3) * 1e-18, torch.arange(N) // 2, torch.arange(N) % 2),
+    "empty": (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("chunk", [None, 2, 4])
+def test_named_cases(case, chunk):
+    check(*CASES[case], chunk)
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_no_positive_is_an_attached_zero_with_one_warning(chunk):
+    z = torch.randn(4, 3, requires_grad=True)
+    with pytest.warns(UserWarning, match="no anchor in this batch has a positive") as caught:
+        value = losses.eps_supinfonce(z, torch.arange(4), chunk=chunk)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert value.item() == 0
+    value.backward()
+    assert torch.equal(z.grad, torch.zeros(4, 3))
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_anchor_without_positive_adds_nothing(chunk):
+    """A lone sample is a negative of the others and no anchor itself."""
+    z, y = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 0, 1, 1, 2])
+    from tests.losses import reference as ref
+
+    value = losses.eps_supinfonce(z, y, epsilon=0.2, chunk=chunk).item()
+    assert value == pytest.approx(ref.eps_supinfonce(ref.unit(z), y.tolist(), 0.2, 0.1), rel=1e-10)
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_no_negatives_is_legal(chunk):
+    """−s + log(e^{s−ε}) = −ε exactly, and nothing to learn."""
+    z = torch.randn(4, 3, requires_grad=True)
+    value = losses.eps_supinfonce(z, torch.zeros(4, dtype=torch.long), epsilon=0.3, chunk=chunk)
+    assert value.item() == pytest.approx(-0.3)
+    (gradient,) = torch.autograd.grad(value, z)
+    assert gradient.abs().max() < 1e-6
