@@ -88,7 +88,7 @@ def worker(rank, port, failures):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     # 80 rows would take the pairs: make the cells' all-reduce run.
-    importlib.import_module("fairmargin.losses.fairkl").PAIRS_UP_TO = 0
+    importlib.import_module("fairmargin.losses.fairkl").MATRIX_UP_TO = 0
     try:
         for name in [*GATHERED, *REDUCED]:
             (expected, expected_gradients), (value, gradients) = one_process(name), two_processes(rank, name)

@@ -16,7 +16,7 @@ DIVERGENCES = ["kl", "jeffreys", "moments", "mean", "lognormal"]
 @pytest.fixture
 def by_cells(monkeypatch):
     """Small batches take the linear way too."""
-    monkeypatch.setattr(module, "PAIRS_UP_TO", 0)
+    monkeypatch.setattr(module, "MATRIX_UP_TO", 0)
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)
@@ -42,7 +42,7 @@ def test_cells_equal_pairs_in_value_and_gradient(monkeypatch, divergence, scope,
     settings = {"divergence": divergence, "scope": scope, "negatives": negatives}
     results = []
     for limit in (0, 1000):
-        monkeypatch.setattr(module, "PAIRS_UP_TO", limit)
+        monkeypatch.setattr(module, "MATRIX_UP_TO", limit)
         x = z[:, 0].clone().requires_grad_()
         value = losses.fairkl(x, y, b, **settings)
         results.append((value.item(), torch.autograd.grad(value, x)[0]))
@@ -62,9 +62,9 @@ def test_float32_cells_agree_with_float64_pairs(negatives):
 
 
 def test_many_cells_fall_back_to_pairs(monkeypatch):
-    monkeypatch.setattr(module, "PAIRS_UP_TO", 0)
+    monkeypatch.setattr(module, "MATRIX_UP_TO", 0)
     called = []
-    monkeypatch.setattr(module, "_sums_by_cells", lambda *a: called.append(a))
+    monkeypatch.setattr(module, "_CellSums", called)
     z, y, b = ref.random_batch(14, n=40, d=8, classes=40, biases=40)
     y[1], b[1] = y[0], b[0] + 1
     expected = ref.fairkl(ref.unit(z[:, 0]), y.tolist(), b.tolist(), divergence="mean", negatives=True)
@@ -81,7 +81,7 @@ class TestAuthors:
     @pytest.mark.parametrize("spread", [True, False])
     @pytest.mark.parametrize("limit", [0, 1000])
     def test_equals_loops(self, monkeypatch, spread, limit):
-        monkeypatch.setattr(module, "PAIRS_UP_TO", limit)
+        monkeypatch.setattr(module, "MATRIX_UP_TO", limit)
         z, y, b = ref.random_batch(15, n=40, d=4, classes=2, biases=2)
         value = losses.fairkl(z, y, b, variant="authors", divergence="kl" if spread else "mean")
         assert value.item() == pytest.approx(ref.fairkl_authors(ref.unit(z[:, 0]), y.tolist(), b.tolist(), spread))
@@ -115,8 +115,12 @@ class TestBiasFeatures:
     def test_zero_one_scores_are_discrete_labels(self, divergence, scope, normalise):
         z, y, b = ref.random_batch(18, n=20, biases=4)
         settings = {"divergence": divergence, "scope": scope, "normalise": normalise, "negatives": True}
-        discrete = losses.fairkl(z, y, b, **settings)
-        assert torch.equal(discrete, losses.fairkl(z, y, bias_features=F.one_hot(b, 4).double(), **settings))
+        g = F.one_hot(b, 4).double()
+        scores = losses.fairkl(z, y, bias_features=g, **settings)
+        assert torch.equal(
+            losses.fairkl(z, y, b, chunk=7, **settings), losses.fairkl(z, y, bias_features=g, chunk=7, **settings)
+        )
+        assert losses.fairkl(z, y, b, **settings).item() == pytest.approx(scores.item(), rel=1e-12)
 
     def test_no_gradient_into_the_bias_model(self):
         z, y, _ = ref.random_batch(19)
@@ -145,6 +149,17 @@ class TestProperties:
         z = self.z[:14, :, :3].clone().requires_grad_()
         y, b = self.y[:14] % 2, self.b[:14] % 2
         assert torch.autograd.gradcheck(lambda x: losses.fairkl(x, y, b, scope=scope, negatives=True), (z,))
+
+    @pytest.mark.parametrize("scope", ["batch", "anchor"])
+    def test_second_derivatives_of_small_batches(self, scope):
+        z = self.z[:8].clone().requires_grad_()
+        y, b = self.y[:8] % 2, self.b[:8] % 2
+        assert torch.autograd.gradgradcheck(lambda x: losses.fairkl(x, y, b, scope=scope, negatives=True), (z,))
+
+    def test_second_derivatives_of_large_batches_are_refused(self, by_cells):
+        z = self.z.clone().requires_grad_()
+        with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+            torch.autograd.grad(losses.fairkl(z, self.y % 2, self.b % 2), z, create_graph=True)
 
     @pytest.mark.parametrize("divergence", DIVERGENCES)
     def test_permutation_and_relabelling(self, divergence):
@@ -213,7 +228,7 @@ class TestDegenerate:
         ids=["one", "unknown", "distinct"],
     )
     def test_no_term_is_an_attached_zero(self, monkeypatch, limit, scope, b):
-        monkeypatch.setattr(module, "PAIRS_UP_TO", limit)
+        monkeypatch.setattr(module, "MATRIX_UP_TO", limit)
         z = torch.randn(6, 3, requires_grad=True)
         value = losses.fairkl(z, torch.zeros(6, dtype=torch.long), b, scope=scope)
         value.backward()

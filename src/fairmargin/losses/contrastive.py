@@ -11,9 +11,12 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fairmargin.losses.inputs import check_choice, check_epsilon, check_temperature, rows
-from fairmargin.losses.pairs import CHUNK_BYTES, DENSE_UP_TO, Block, RowLoss, masked_logsumexp, mean_over_anchors
+from fairmargin.losses.pairs import CHUNK_BYTES, ONE_BLOCK_UP_TO, Block, RowLoss, masked_logsumexp, mean_over_anchors
+
+TINY = 1e-30  # keeps 0/0 away from anchors without positives, which are masked out
 
 
 def eps_infonce(
@@ -133,7 +136,7 @@ def _form_a(block: Block, *, epsilon: float) -> tuple[Tensor, Tensor]:
 
 
 def _form_b(block: Block, *, epsilon: float) -> tuple[Tensor, Tensor]:
-    valid = block.positive.sum(1) > 0
+    valid = block.mass > 0
     hardest = _finite(masked_logsumexp(-block.s, block.positive))
     each = _log_margin(block.s + hardest[:, None], epsilon)
     return torch.where(valid, (each * block.negative).sum(1), 0), valid
@@ -143,30 +146,31 @@ def _form_c(block: Block, *, epsilon: float, positives: str) -> tuple[Tensor, Te
     negatives, valid = _usable(block, epsilon)
     each = _log_margin(negatives[:, None] - block.s, epsilon)  # log(e^{−ε} + Σ_n e^{s_n−s_i})
     total = (each * block.weight).sum(1)
-    return torch.where(valid, total if positives == "sum" else total / _mass(block), 0), valid
+    return torch.where(valid, total if positives == "sum" else total / block.mass.clamp_min(TINY), 0), valid
 
 
 def _form_d(block: Block, *, epsilon: float) -> tuple[Tensor, Tensor]:
-    count = block.positive.sum(1)
-    most = int(count.max()) if len(count) else 0
+    most = int(block.mass.max()) if len(block.mass) else 0
     mine = block.positive.topk(most, dim=1).indices  # [c, P]: positives first
     gap = block.s[:, None, :] - block.s.gather(1, mine)[:, :, None]  # [c, P, N]
     pair = block.positive.gather(1, mine)[:, :, None] * block.negative[:, None, :]
-    return (_log_margin(gap, epsilon) * pair).sum((1, 2)), count > 0
+    return (_log_margin(gap, epsilon) * pair).sum((1, 2)), block.mass > 0
 
 
 def _supcon_out(block: Block, *, epsilon: float = 0.0) -> tuple[Tensor, Tensor]:
     rivals, valid = _usable(block, epsilon)
-    pull = (block.s * block.weight).sum(1) / _mass(block)
+    pull = (block.s * block.weight).sum(1) / block.mass.clamp_min(TINY)
     if epsilon < math.inf:
         rivals = torch.logaddexp(_finite(masked_logsumexp(block.s, block.positive)) - epsilon, rivals)
     return torch.where(valid, rivals - pull, 0), valid
 
 
 def _supcon_in(block: Block) -> tuple[Tensor, Tensor]:
-    valid = block.positive.sum(1) > 0
+    valid = block.mass > 0
     mine = _finite(masked_logsumexp(block.s, block.positive))
-    return torch.where(valid, _mass(block).log() - mine + torch.logaddexp(mine, block.log_negatives), 0), valid
+    return torch.where(
+        valid, block.mass.clamp_min(1).log() - mine + torch.logaddexp(mine, block.log_negatives), 0
+    ), valid
 
 
 FORMS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {"a": _form_a, "b": _form_b, "c": _form_c, "d": _form_d}
@@ -193,7 +197,7 @@ def _chunk_of_triples(features: Tensor, labels: Tensor) -> int | None:
     if not (isinstance(features, Tensor) and isinstance(labels, Tensor)) or torch.compiler.is_compiling():
         return None  # _family says what is wrong
     n = features.shape[:-1].numel()
-    if n <= DENSE_UP_TO or labels.ndim != 1 or not len(labels):
+    if n <= ONE_BLOCK_UP_TO or labels.ndim != 1 or not len(labels):
         return None
     most = int(labels.unique(return_counts=True)[1].max()) * n // len(labels)
     return max(1, CHUNK_BYTES // (4 * n * most))
@@ -210,7 +214,7 @@ def _image_of_each_view(features: Tensor) -> Tensor:
 
 def _usable(block: Block, epsilon: float) -> tuple[Tensor, Tensor]:
     """(L, valid anchors); at ε = ∞ an anchor without negatives is not valid, and its L is made finite."""
-    valid = block.weight.sum(1) > 0
+    valid = block.mass > 0
     if epsilon == math.inf:
         return _finite(block.log_negatives), valid & (block.log_negatives > -math.inf)
     return block.log_negatives, valid
@@ -218,14 +222,13 @@ def _usable(block: Block, epsilon: float) -> tuple[Tensor, Tensor]:
 
 def _log_margin(gap: Tensor, epsilon: float) -> Tensor:
     """log(e^{−ε} + e^{gap}), for ε from 0 to inf and gap down to −inf."""
-    return gap if epsilon == math.inf else torch.logaddexp(gap, gap.new_full((), -epsilon))
+    if epsilon == math.inf:
+        return gap
+    if epsilon < 8:  # faster, and ε is small enough to be added and taken away again
+        return F.softplus(gap + epsilon if epsilon else gap, threshold=40).sub_(epsilon)
+    return torch.logaddexp(gap, gap.new_full((), -epsilon))
 
 
 def _finite(log_sum: Tensor) -> Tensor:
     """0, without gradient, for the log of an empty sum: anchors that have none are masked out afterwards."""
     return torch.where(log_sum > -math.inf, log_sum, 0)
-
-
-def _mass(block: Block) -> Tensor:
-    total = block.weight.sum(1)
-    return torch.where(total > 0, total, 1)

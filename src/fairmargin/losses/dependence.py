@@ -15,8 +15,8 @@ def hsic(
     biased    tr(KHLH)/(m−1)²,  H = I − 1/m
 
     Note: the ReBias code subtracts the diagonal from every row (K − diag K, a broadcast) instead of zeroing it. For an
-    RBF kernel this turns every entry into k − 1, and the unbiased estimate does not change when a constant is added to all
-    off-diagonal entries: the mistake is harmless here, and would not be with a kernel whose diagonal is not constant.
+    RBF kernel this turns every entry into k − 1, and the unbiased estimate does not change when a constant is added to
+    all off-diagonal entries: the mistake is harmless here, and would not be with a kernel of varying diagonal.
 
     The unbiased estimate can be negative. `sigma_y` defaults to `sigma_x`.
     """

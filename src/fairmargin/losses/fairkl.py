@@ -4,16 +4,19 @@ Over ordered pairs i ≠ j with distance d_ij = ‖z_i − z_j‖² = 2 − 2 z_
   A⁺ same label, same bias    C⁺ same label, other bias    A⁻ other label, same bias    C⁻ other label, other bias
 and the regulariser is a divergence between the distance distributions of A and C, for the positives (and negatives).
 
-Everything rests on three sums over each set: Σw, Σw·d, Σw·d². Two ways give them:
-  `_sums_by_pairs`  from the distances, a chunk of anchors at a time: any weights, any function of d;
-  `_sums_by_cells`  from m_k = Σ z_i and M_k = Σ z_i z_iᵀ over each (label, bias) cell k, because
-        Σ_{i,j∈k} z_i·z_j = ‖m_k‖²   and   Σ_{i,j∈k} (z_i·z_j)² = ‖M_k‖²,
-    and C⁺ = label − cell, A⁻ = bias − cell, C⁻ = all − label − bias + cell: N·D² work instead of N²·D, exact, and
-    m and M add up across processes. Sums are kept in float64, because E[d²] − E[d]² cancels.
+Everything rests on three sums over each set: Σw, Σw·d, Σw·d², kept in float64 because E[d²] − E[d]² cancels.
+`_sums_by_pairs` visits the distances a chunk of anchors at a time: any weights, any function of d. With bias labels the
+sets are differences of groups, C⁺ = label − cell, A⁻ = bias − cell, C⁻ = all − label − bias + cell (`_combine`), and
+the sums over a group come from the matrix of similarities (`_MatrixSums`, small batches) or (`_CellSums`) from
+  m_k = Σ z_i and M_k = Σ z_i z_iᵀ over each (label, bias) cell k:
+  Σ_{i,j∈k} z_i·z_j = ‖m_k‖²,   Σ_{i,j∈k} (z_i·z_j)² = ‖M_k‖²,
+which is N·D² work instead of N²·D, exact, and adds up across processes.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +24,11 @@ from torch.utils.checkpoint import checkpoint
 
 from fairmargin import distributed
 from fairmargin.losses.inputs import check_choice, check_matrix, full_precision, rows, unit
+from fairmargin.losses.pairs import equality
 
 VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
 DISTANCE_FLOOR = 1e-4  # below which log d is not taken: duplicates have d = 0
-PAIRS_UP_TO = 640  # rows; above, cells are faster when there are few of them (docs/performance.md)
+MATRIX_UP_TO = 640  # rows; above, cells are faster when there are few of them (docs/performance.md)
 CHUNK_PAIRS = 1 << 21  # distances held at a time
 
 COUNT, MASS, FIRST, SECOND = range(4)  # of the sums: pairs in the set, Σw, Σw·x, Σw·x²
@@ -179,16 +183,20 @@ def fairkl_terms(
         z, (y,) = rows(features, labels, names=("labels",), unit_norm=False)
         cue = _bias_cue(bias_features, features)
     with torch.autocast(z.device.type, enabled=False):
-        result_type = z.dtype
-        z = z.double() if z.device.type != "mps" else z
-        z = unit(z) if unit_norm else z
         anchors = scope == "anchor"
-        signs = 2 if negatives or authors else 1
-        sums, n = _sums(z, y, cue, signs, anchors, divergence == "lognormal", across_ranks, chunk)
-        pairs = sums[..., COUNT].detach().sum(0)
+        z, y, cue, sums, n = _sums(
+            z,
+            y,
+            cue,
+            2 if negatives or authors else 1,
+            anchors,
+            divergence == "lognormal",
+            unit_norm,
+            across_ranks,
+            chunk,
+        )
         if authors:
-            norm2 = (z.square().sum(1) * (cue >= 0))[:, None]
-            itself = torch.cat([norm2, norm2**2], 1).sum(0)
+            itself = _self_pairs(z[cue >= 0]).sum(0)
             itself = distributed.all_reduce_sum(itself) if across_ranks else itself
             value = _authors(sums[0], itself, n, spread=divergence != "mean")
             dropped = torch.zeros((), dtype=torch.bool, device=z.device)
@@ -198,31 +206,32 @@ def fairkl_terms(
             value, dropped = _divergence(
                 sums, DIVERGENCES[divergence], variance_floor, least, size, across_ranks and anchors
             )
-        return FairKLTerms(value.to(result_type) + 0 * z.sum().to(result_type), pairs, dropped)
+        return FairKLTerms(value.to(full_precision(features[:0]).dtype), sums[..., COUNT].detach().sum(0), dropped)
 
 
 def _divergence(
     sums: Tensor, divergence: Divergence, floor: float, least: int, size: float | None, across_ranks: bool
 ) -> tuple[Tensor, Tensor]:
     """Σ over signs of the mean over anchors (one, for scope "batch") of the divergence; sums [anchors, sets, 4]."""
-    a, c = (_moments(sums[:, first::2], size) for first in (0, 1))  # [anchors, signs]
-    usable = (sums[..., COUNT].unflatten(1, (-1, 2)) >= least).all(2)
-    one = sums.new_ones(())
-    a, c = (Moments(torch.where(usable, m.mean, one), torch.where(usable, m.variance, one)) for m in (a, c))
-    each = torch.where(usable, divergence(a, c, floor), 0)
-    total, count = each.sum(0), usable.sum(0).to(each.dtype)
+    sums = sums.unflatten(1, (-1, 2))  # [anchors, signs, A or C, 4]
+    usable = (sums[..., COUNT] >= least).all(2)  # [anchors, signs]
+    whole = not torch.compiler.is_compiling() and bool(usable.all())
+    if not whole:  # what is dropped gets harmless moments first, so that no NaN reaches the gradient
+        sums = torch.where(usable[..., None, None], sums, sums.new_tensor([1, 1, 0, 1]))
+    mass, first, second = sums[..., MASS], sums[..., FIRST], sums[..., SECOND]
+    divisor = mass if size is None else size
+    mean = first / divisor
+    # Σ w (x − μ)² / divisor = Σ w x² / divisor − 2μ² + μ²·mass/divisor
+    squared_mean = mean.square() if size is None else mean.square() * (2 - mass / size)
+    variance = (second / divisor - squared_mean).clamp_min(0)
+    (mean_a, mean_c), (variance_a, variance_c) = mean.unbind(2), variance.unbind(2)
+    each = divergence(Moments(mean_a, variance_a), Moments(mean_c, variance_c), floor)
+    if whole and len(each) == 1:
+        return each.sum(), ~usable.any()
+    total, count = torch.where(usable, each, 0).sum(0), usable.sum(0)
     if across_ranks:
         total, count = distributed.all_reduce_sum(total), distributed.all_reduce_sum(count)
     return (total / count.clamp_min(1)).sum(), ~(count > 0).any()
-
-
-def _moments(sums: Tensor, size: float | None) -> Moments:
-    """Weighted mean and variance; `size` replaces the sum of weights as the divisor."""
-    mass = sums[..., MASS]
-    divisor = torch.where(mass > 0, mass, 1) if size is None else mass.new_full((), size)
-    mean = sums[..., FIRST] / divisor
-    around = sums[..., SECOND] - 2 * mean * sums[..., FIRST] + mean**2 * mass  # Σ w (x − μ)²
-    return Moments(mean, (around / divisor).clamp_min(0))
 
 
 def _authors(sums: Tensor, itself: Tensor, n: int, spread: bool) -> Tensor:
@@ -234,7 +243,7 @@ def _authors(sums: Tensor, itself: Tensor, n: int, spread: bool) -> Tensor:
     count, first, second = sums[:, MASS], sums[:, FIRST], sums[:, SECOND]
     s, s2 = count - first / 2, count - first + second / 4  # Σs, Σs² of A⁺, C⁺, A⁻, C⁻
     aligned = s.new_tensor([1, 0, 0, 0])
-    s, s2, count = s + aligned * itself[0], s2 + aligned * itself[1], count + aligned * n
+    count, s, s2 = count + aligned * itself[0], s + aligned * itself[1], s2 + aligned * itself[2]
     mean = s / count.clamp_min(1)
     value = (mean[1] - mean[0]) ** 2 + (mean[2] - mean[3]) ** 2 - mean[1] + mean[2]
     if spread and n > 1:
@@ -244,22 +253,43 @@ def _authors(sums: Tensor, itself: Tensor, n: int, spread: bool) -> Tensor:
 
 
 def _sums(
-    z: Tensor, y: Tensor, cue: Tensor, signs: int, anchors: bool, log: bool, across_ranks: bool, chunk: int | None
-) -> tuple[Tensor, int]:
-    """(count, Σw, Σwx, Σwx²) of A⁺, C⁺[, A⁻, C⁻]: [1 or anchors, sets, 4]; and how many samples have a known bias."""
-    discrete = not cue.is_floating_point()
-    big = len(z) > PAIRS_UP_TO
-    if discrete and not log and chunk is None and (big or across_ranks) and not torch.compiler.is_compiling():
-        known = cue >= 0
-        z_known, y_known, cue_known = (z, y, cue) if bool(known.all()) else (z[known], y[known], cue[known])
-        cells = _cells(y_known, cue_known, across_ranks)
+    z: Tensor,
+    y: Tensor,
+    cue: Tensor,
+    signs: int,
+    anchors: bool,
+    log: bool,
+    unit_norm: bool,
+    across_ranks: bool,
+    chunk: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """(count, Σw, Σwx, Σwx²) of A⁺, C⁺[, A⁻, C⁻]: [1 or anchors, sets, 4].
+
+    Gives (z, y, cue of this rank's samples with known bias, the sums, how many such samples there are on all ranks).
+    """
+    labelled = not cue.is_floating_point() and not torch.compiler.is_compiling()
+    if labelled and not bool((known := cue >= 0).all()):
+        z, y, cue = z[known], y[known], cue[known]
+    by_groups = labelled and not log and chunk is None
+    few = len(z) <= MATRIX_UP_TO and not across_ranks
+    # _MatrixSums adds up in float64 by itself; elsewhere the features are taken there.
+    z = z if by_groups and few and not anchors else z.to(_precise(z))
+    z = unit(z) if unit_norm else z
+    if by_groups and few:
+        sums = _combine(_matrix_by_anchor(z, y, cue, signs)) if anchors else _MatrixSums.apply(z, y, cue, signs)
+        return z, y, cue, sums, len(z)
+    if by_groups:
+        cells = _cells(y, cue, across_ranks)
         # Few cells: N·D² work. With about as many cells as samples the M_k would outgrow the features themselves.
         if cells.number * z.shape[1] <= 4 * max(cells.samples, 1):
-            return _sums_by_cells(z_known, cells, signs, anchors, across_ranks), cells.samples
-    if across_ranks:
-        z, y, cue = distributed.gather(z, y, cue)
-    n = len(z) if not discrete else int((cue >= 0).sum()) if not torch.compiler.is_compiling() else len(z)
-    return _sums_by_pairs(z, y, cue, signs, anchors, log, chunk), n
+            groups = (_cells_by_anchor if anchors else _CellSums.apply)(z, cells, signs, across_ranks)
+            return z, y, cue, _combine(groups), cells.samples
+    all_z, all_y, all_cues = distributed.gather(z, y, cue) if across_ranks else (z, y, cue)
+    return z, y, cue, _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, log, chunk), len(all_z)
+
+
+def _precise(z: Tensor) -> torch.dtype:
+    return torch.float64 if z.device.type != "mps" else z.dtype  # which has no float64
 
 
 def _sums_by_pairs(
@@ -268,8 +298,7 @@ def _sums_by_pairs(
     n = len(z)
     size = chunk or max(1, CHUNK_PAIRS // max(n, 1))
     if n <= size:
-        sums = _pair_sums(z, y, cue, z, y, cue, 0, signs, anchors, log)
-        return sums
+        return _pair_sums(z, y, cue, z, y, cue, 0, signs, anchors, log)
     parts = []
     for start in range(0, n, size):
         r = slice(start, start + size)
@@ -335,6 +364,82 @@ def _alignment(cue_a: Tensor, cue: Tensor, dtype: torch.dtype) -> tuple[Tensor, 
     return (cue_a[:, None] == cue[None, :]).to(dtype), known.to(dtype)
 
 
+# With bias labels: (count, Σs, Σs²) over the ordered pairs that share the (label, bias) cell, the label[, the bias,
+# nothing], self-pairs included, and last over the self-pairs alone: [groupings + 1, 3], or [n, …] by anchor.
+
+
+def _combine(groups: Tensor) -> Tensor:
+    """The sums of the sets from those of the groupings, by inclusion and exclusion; d = 2 − 2s."""
+    left, right = _combination(groups)
+    sums = left @ groups @ right
+    return sums if sums.ndim == 3 else sums[None]
+
+
+def _combination(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Groupings → sets, A⁺ = cell − self, C⁺ = label − cell, …; and (count, Σs, Σs²) → (count, count, Σd, Σd²)."""
+    sets = [[1, 0, -1], [-1, 1, 0]]
+    if like.shape[-2] == 5:
+        sets = [[1, 0, 0, 0, -1], [-1, 1, 0, 0, 0], [-1, 0, 1, 0, 0], [1, -1, -1, 1, 0]]
+    return like.new_tensor(sets), like.new_tensor([[1, 1, 2, 4], [0, 0, -2, -8], [0, 0, 0, 4]])
+
+
+def _same(y: Tensor, b: Tensor, dtype: torch.dtype, signs: int) -> list[Tensor]:
+    """The groupings as N×N matrices of zeros and ones."""
+    label, bias = equality(y, y, dtype), equality(b, b, dtype)
+    return [bias.mul_(label), label] if signs == 1 else [label * bias, label, bias, torch.ones_like(label)]
+
+
+def _self_pairs(z: Tensor) -> Tensor:
+    norm2 = z.square().sum(1)
+    return torch.stack([torch.ones_like(norm2), norm2, norm2.square()], -1)
+
+
+def _matrix_by_anchor(z: Tensor, y: Tensor, b: Tensor, signs: int) -> Tensor:
+    s = z @ z.T
+    of = [torch.stack([m.sum(1), (m * s).sum(1), (m * s * s).sum(1)], -1) for m in _same(y, b, z.dtype, signs)]
+    return torch.stack([*of, _self_pairs(z)], -2)
+
+
+class _MatrixSums(torch.autograd.Function):
+    """Sums over the batch from the matrix of similarities: for small batches. ∂/∂z = 2(Σ_g (ḡ₁ + 2ḡ₂s)·same_g) z.
+
+    In the features' own precision, added up in float64, and in place where it can be: at these sizes the time goes into
+    fresh memory and single operations.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, y: Tensor, b: Tensor, signs: int) -> Tensor:
+        s = z @ z.T
+        same = _same(y, b, z.dtype, signs)
+        ctx.save_for_backward(z, y, b, s, *same)
+        add_up = partial(torch.sum, dtype=_precise(z))
+        buffer, itself = torch.empty_like(s), s.diagonal()
+        sums = []
+        for mask in same:
+            torch.mul(mask, s, out=buffer)
+            sums += [mask.sum().to(_precise(z)), add_up(buffer), add_up(buffer.mul_(s))]
+        sums += [add_up(torch.ones_like(itself)), add_up(itself), add_up(itself.square())]
+        groups = torch.stack(sums).view(-1, 3)
+        ctx.left, ctx.right = _combination(groups)
+        return (ctx.left @ groups @ ctx.right)[None]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        z, y, b, s, *same = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants second derivatives: the same sums, by autograd
+            again = _combine(_matrix_by_anchor(z, y, b, len(same) // 2).sum(0))
+            return torch.autograd.grad(again, z, grad, create_graph=True)[0], None, None, None
+        _, first, second = (2 * (ctx.left.T @ grad[0] @ ctx.right.T)).T.tolist()
+        G = same[0] * (2 * second[0])
+        for mask, factor in zip(same[1:], second[1:-1], strict=True):
+            G.add_(mask, alpha=2 * factor)
+        G.mul_(s)
+        for mask, factor in zip(same, first[:-1], strict=True):
+            G.add_(mask, alpha=factor)
+        G.diagonal().add_(s.diagonal(), alpha=2 * second[-1]).add_(first[-1])
+        return G @ z, None, None, None
+
+
 @dataclass(frozen=True)
 class _Cells:
     """Partition of the samples (of all ranks) by (label, bias)."""
@@ -345,10 +450,14 @@ class _Cells:
     number: int  # K
     samples: int  # over all ranks
 
+    def groupings(self, signs: int) -> list[tuple[Tensor, int]]:
+        """Which group each cell belongs to [K], and how many there are: by cell, label[, bias, nothing]."""
+        cell, everything = torch.arange(self.number, device=self.of.device), torch.zeros_like(self.label)
+        return [(g, int(g.max()) + 1 if len(g) else 0) for g in (cell, self.label, self.bias, everything)[: 2 * signs]]
+
 
 def _cells(y: Tensor, b: Tensor, across_ranks: bool) -> _Cells:
-    everyone = torch.stack([y.long(), b.long()], 1)
-    mine = slice(None)
+    everyone, mine = torch.stack([y, b], 1), slice(None)
     if across_ranks:
         everyone, mine = distributed.gather_with_place(everyone)
     unique, of = everyone.unique(dim=0, return_inverse=True)
@@ -356,47 +465,81 @@ def _cells(y: Tensor, b: Tensor, across_ranks: bool) -> _Cells:
     return _Cells(of[mine], label, bias, len(unique), len(everyone))
 
 
-def _sums_by_cells(z: Tensor, cells: _Cells, signs: int, anchors: bool, across_ranks: bool) -> Tensor:
-    order = cells.of.argsort()
-    sizes = torch.bincount(cells.of, minlength=cells.number)
-    parts = z[order].split(sizes.tolist())
-    m = torch.stack([part.sum(0) for part in parts]) if parts else z.new_zeros(0, z.shape[1])  # [K, D]
-    M = torch.stack([part.T @ part for part in parts]) if parts else z.new_zeros(0, z.shape[1], z.shape[1])  # [K, D, D]
-    n = sizes.to(z.dtype)
-    norm2 = z.square().sum(1)
-    itself = torch.stack([torch.ones_like(norm2), norm2, norm2**2], -1)  # [n, 3] of the self-pairs
-    if across_ranks:
-        n, m, M = distributed.all_reduce_sum(n), distributed.all_reduce_sum(m), distributed.all_reduce_sum(M)
+def _split(z: Tensor, of: Tensor, number: int) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+    """(order that sorts the rows by group, the rows of each group, how many each has)."""
+    order, sizes = of.argsort(), torch.bincount(of, minlength=number)
+    return order, z[order].split(sizes.tolist()) if number else (), sizes
 
-    def same(group: Tensor) -> Tensor:
-        """(count, Σs, Σs²) over ordered pairs, self included, with cells in one group: [3], or [n, 3] by anchor."""
-        groups = int(group.max()) + 1 if len(group) else 0
-        ng, mg, Mg = (x.new_zeros(groups, *x.shape[1:]).index_add(0, group, x) for x in (n, m, M))
-        if not anchors:
-            return torch.stack([(ng * ng).sum(), (mg * mg).sum(), (Mg * Mg).sum()])
-        mine = group[cells.of]
-        second = z.new_zeros(len(z))
-        by_group = mine.argsort()
-        quadratic = [
-            ((part @ Mg[k]) * part).sum(1)
-            for k, part in enumerate(z[by_group].split(torch.bincount(mine, minlength=groups).tolist()))
-        ]
-        if quadratic:
-            second = second.index_put((by_group,), torch.cat(quadratic))
-        return torch.stack([ng[mine], (z * mg[mine]).sum(1), second], -1)
 
-    cell = torch.arange(cells.number, device=z.device)
-    both, label = same(cell), same(cells.label)
-    if not anchors:
-        itself = itself.sum(0)
+def _cell_moments(parts: tuple[Tensor, ...], sizes: Tensor, z: Tensor) -> list[Tensor]:
+    """n [K], m [K, D] and M [K, D, D] of the cells."""
+    if not parts:
+        return [z.new_zeros(0, *z.shape[1:] * k) for k in range(3)]
+    return [sizes.to(z.dtype), torch.stack([p.sum(0) for p in parts]), torch.stack([p.T @ p for p in parts])]
+
+
+def _regroup(x: Tensor, group: Tensor, number: int) -> Tensor:
+    return x.new_zeros(number, *x.shape[1:]).index_add(0, group, x)
+
+
+class _CellSums(torch.autograd.Function):
+    """Sums over the batch, of all ranks if asked, from the cells' moments: linear in N.
+
+    ∂/∂z_i = Σ_g (2ḡ₁ m_g + 4ḡ₂ M_g z_i) over the groups g that hold i: one more product for each cell.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, cells: _Cells, signs: int, across_ranks: bool) -> Tensor:
+        order, parts, sizes = _split(z, cells.of, cells.number)
+        moments = _cell_moments(parts, sizes, z)
+        if across_ranks:
+            moments = [distributed.all_reduce_sum(x) for x in moments]
+        ctx.cells, ctx.signs, ctx.across_ranks, ctx.parts = cells, signs, across_ranks, parts
+        ctx.save_for_backward(order, *moments[1:])
+        groups = torch.stack([_regroup(x, *g).square().sum() for g in cells.groupings(signs) for x in moments])
+        itself = _self_pairs(z).sum(0)
         itself = distributed.all_reduce_sum(itself) if across_ranks else itself
-    sets = [both - itself, label - both]
-    if signs == 2:
-        bias, everything = same(cells.bias), same(torch.zeros_like(cell))
-        sets += [bias - both, everything - label - bias + both]
-    count, s, s2 = torch.stack(sets, -2).unbind(-1)  # each [sets] or [n, sets]
-    sums = torch.stack([count, count, 2 * count - 2 * s, 4 * count - 8 * s + 4 * s2], -1)  # of d = 2 − 2s
-    return sums if anchors else sums[None]
+        return torch.cat([groups, itself]).view(-1, 3)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "FairKL of a large batch keeps its first derivative only, so it cannot be differentiated twice; "
+                f"use a batch of at most {MATRIX_UP_TO} rows, or drop create_graph=True"
+            )
+        order, m, M = ctx.saved_tensors
+        if ctx.across_ranks:
+            grad = distributed.all_reduce_sum(grad)
+        v, A = torch.zeros_like(m), torch.zeros_like(M)
+        for (group, number), g in zip(ctx.cells.groupings(ctx.signs), grad[:-1], strict=True):
+            v += 2 * g[1] * _regroup(m, group, number)[group]
+            A += 4 * g[2] * _regroup(M, group, number)[group]
+        gradient = m.new_empty(len(order), m.shape[1])
+        if ctx.parts:
+            z = torch.cat(ctx.parts)
+            itself = (2 * grad[-1, 1] + 4 * grad[-1, 2] * z.square().sum(1, keepdim=True)) * z
+            gradient[order] = itself + torch.cat([torch.addmm(*vAz) for vAz in zip(v, ctx.parts, A, strict=True)])
+        return gradient, None, None, None
+
+
+def _cells_by_anchor(z: Tensor, cells: _Cells, signs: int, across_ranks: bool) -> Tensor:
+    """For anchor i: z_i·m_g and z_iᵀM_g z_i."""
+    _, parts, sizes = _split(z, cells.of, cells.number)
+    moments = _cell_moments(parts, sizes, z)
+    if across_ranks:
+        moments = [distributed.all_reduce_sum(x) for x in moments]
+    of = []
+    for group, number in cells.groupings(signs):
+        n, m, M = (_regroup(x, group, number) for x in moments)
+        mine = group[cells.of]
+        order, parts, _ = _split(z, mine, number)
+        second = z.new_zeros(len(z))
+        if parts:
+            quadratic = torch.cat([((part @ Mg) * part).sum(1) for part, Mg in zip(parts, M, strict=True)])
+            second = second.index_put((order,), quadratic)
+        of.append(torch.stack([n[mine], (z * m[mine]).sum(1), second], -1))
+    return torch.stack([*of, _self_pairs(z)], -2)
 
 
 def _bias_cue(bias_features: Tensor | None, features: Tensor) -> Tensor:
@@ -405,7 +548,7 @@ def _bias_cue(bias_features: Tensor | None, features: Tensor) -> Tensor:
     check_matrix(bias_features, "bias_features", length=features.shape[0])
     check_not_zero(bias_features)
     g = unit(full_precision(bias_features.detach()))
-    g = g.double() if g.device.type != "mps" else g
+    g = g.to(_precise(g))
     return g.repeat_interleave(features.shape[1], 0) if features.ndim == 3 else g
 
 

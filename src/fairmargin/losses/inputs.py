@@ -6,6 +6,7 @@ Value checks (finite, in range) are skipped while `torch.compile` traces, becaus
 import difflib
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,10 +36,31 @@ def full_precision(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def unit(z: Tensor) -> Tensor:
+def unit(x: Tensor) -> Tensor:
     """Rows of length 1; a zero row stays zero, with a finite gradient."""
-    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    return z / torch.where(length > 0, length, 1)
+    z: Tensor = _Unit.apply(x)[0]
+    return z
+
+
+class _Unit(torch.autograd.Function):
+    """x/‖x‖ with its gradient (g − (g·z)z)/‖x‖ in four operations; ‖x‖ is an output, to be differentiated too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        length = torch.where(length > 0, length, 1)
+        z = x / length
+        ctx.save_for_backward(z, length)
+        return z, length
+
+    @staticmethod
+    def backward(ctx: Any, g_z: Tensor | None, g_length: Tensor | None) -> Tensor | None:
+        z, length = ctx.saved_tensors
+        gradient = None if g_z is None else (g_z - (g_z * z).sum(-1, keepdim=True) * z) / length
+        if g_length is not None:
+            gradient = g_length * z if gradient is None else gradient + g_length * z
+        return gradient
 
 
 def check_matrix(x: Tensor, name: str, *, views: bool = False, length: int | None = None) -> None:
@@ -90,7 +112,7 @@ def check_ids(ids: Tensor, length: int, name: str, *, device: torch.device | Non
         raise ValueError(
             f"{name} is on {ids.device} but features is on {device}; move it with {name}.to(features.device)"
         )
-    if name == "bias" and not torch.compiler.is_compiling() and bool((ids < -1).any()):
+    if name == "bias" and not torch.compiler.is_compiling() and len(ids) and int(ids.min()) < -1:
         raise ValueError(f"bias must be ≥ 0, or −1 for unknown; got {int(ids.min())}. Recode the attribute from 0 up")
 
 

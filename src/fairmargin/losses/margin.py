@@ -69,7 +69,7 @@ def large_margin(
     Args:
         logits: [N, K], computed from every tensor of `layers`.
         layers: activations [N, …] inside the graph of `logits`. Batch-norm in training mode between a layer and the
-            logits couples the samples and spoils the per-sample gradient: take layers after it, or put it in evaluation mode.
+            logits couples the samples and spoils the per-sample gradient: take layers after it, or evaluation mode.
         gamma, alpha: to be tuned to the scale of the layers.
         norm: "l1", "l2" or "linf" of the distance.
         scores: "probabilities" or "logits".

@@ -4,27 +4,28 @@ Every member of the ε-margin family is, for an anchor a, a function of
   s_i           its scaled similarities z_a·z_i/τ to the samples of its own class, and
   L = log Σ_n e^{s_n}   one number for all its negatives.
 A member is written once, as a `RowLoss` of those two. `dense` evaluates it on the whole N×N matrix and leaves the
-gradient to autograd: the definition, and the fastest way for small batches. `streamed` walks over chunks of anchors and
-finds value and gradient together:
+gradient to autograd: the definition. `streamed` walks over chunks of anchors and finds value and gradient together:
 
   sort the batch by label, so that the class mates of a chunk of anchors lie in one narrow window of columns;
   s = z_chunk·zᵀ/τ      outside the window all are negatives: exponentiate in place, sum, and L is known;
   (∂ℓ/∂s_window, ∂ℓ/∂L) by autograd on the window alone;
   ∂ℓ/∂s_n = ∂ℓ/∂L · e^{s_n−L}, so G·z and Gᵀ·z_chunk are two products with the exponentials already there.
 
-Three N×N×D products and two passes over the similarities in all; memory chunk·N.
+Three N×N×D products and two passes over the similarities in all; memory chunk·N. A small batch is one chunk whose
+window is everything, which needs no sorting.
 """
 
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-DENSE_UP_TO = 384  # rows; above, streaming is faster (docs/performance.md)
+ONE_BLOCK_UP_TO = 512  # rows; above, narrow windows are faster (docs/performance.md)
 CHUNK_BYTES = (
     16 << 20
 )  # of similarities held at a time, and between 64 and 256 anchors: large enough for fast products,
@@ -34,7 +35,7 @@ _FAR = 1e30  # below every similarity; a finite number, because exp and log of i
 
 @dataclass(frozen=True)
 class Block:
-    """Anchors against columns. Tensors are [anchors, columns] except `log_negatives` [anchors].
+    """Anchors against columns. Tensors are [anchors, columns] except the last two, [anchors].
 
     Masks are 0.0 or 1.0: arithmetic on floats is several times faster than selection by booleans.
     """
@@ -44,6 +45,7 @@ class Block:
     negative: Tensor  # 1: another class
     weight: Tensor  # of each positive: 1, or what the method says; 0 where `positive` is 0
     log_negatives: Tensor  # log Σ_n e^{s_n} over all negatives of the anchor, −inf if it has none
+    mass: Tensor  # Σ of the weights of the anchor's positives
 
 
 RowLoss = Callable[[Block], tuple[Tensor, Tensor]]  # → loss of each anchor (0 where not valid), which anchors are valid
@@ -68,11 +70,13 @@ def mean_over_anchors(
     whole_rows: bool = False,
     over: str = "valid",
 ) -> Tensor:
-    """Mean of `row_loss` over the valid anchors (or over all of them), dense or streamed by size."""
+    """Mean of `row_loss` over the valid anchors (or over all of them)."""
     if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"chunk must be a whole number of rows ≥ 1, or None to choose by size; got {chunk!r}")
     with torch.autocast(z.device.type, enabled=False):
-        if chunk is None and z.shape[0] <= DENSE_UP_TO:
+        if (
+            torch.compiler.is_compiling() and chunk is None and z.shape[0] <= ONE_BLOCK_UP_TO
+        ):  # one graph for the compiler
             total, valid = dense(z, labels, row_loss, temperature=temperature, weighting=weighting)
         else:
             total, valid = streamed(
@@ -97,7 +101,7 @@ def dense(
     same = (labels[:, None] == labels[None, :]).to(z.dtype)
     positive, negative = same - torch.eye(len(z), dtype=z.dtype, device=z.device), 1 - same
     weight = _weights(positive, weighting, slice(None), slice(None))
-    loss, valid = row_loss(Block(s, positive, negative, weight, masked_logsumexp(s, negative)))
+    loss, valid = row_loss(Block(s, positive, negative, weight, masked_logsumexp(s, negative), weight.sum(1)))
     return loss.sum(), valid.sum()
 
 
@@ -111,7 +115,10 @@ def streamed(
     weighting: Weighting | None = None,
     whole_rows: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The same as `dense`, chunk by chunk. `whole_rows`: the member looks at each negative, not only at their sum."""
+    """The same as `dense`, value and gradient in one pass, without N×N memory for large N.
+
+    `whole_rows`: the member looks at each negative, not only at their sum.
+    """
     return _Streamed.apply(z, labels, row_loss, temperature, chunk, weighting, whole_rows)
 
 
@@ -127,72 +134,120 @@ class _Streamed(torch.autograd.Function):
         weighting: Weighting | None,
         whole_rows: bool,
     ) -> tuple[Tensor, Tensor]:
-        need_gradient = ctx.needs_input_grad[0]
-        y, order = labels.sort(stable=True)
-        z = z[order]  # [N, D]
-        if weighting is not None:
-            weighting = Weighting(weighting.cue[order], weighting.rule)
         # |s| ≤ max‖z‖²/τ (Cauchy–Schwarz): when that is small no exponential can overflow or vanish and no row maximum
         # is needed, which saves two passes over the similarities.
         bound = float(z.square().sum(1).max()) / temperature if len(z) else 0.0
         safe = bound < math.log(torch.finfo(z.dtype).max) / 2 - 4
-        gradient = torch.zeros_like(z)
-        total, valid = z.new_zeros((), dtype=torch.float64 if z.device.type != "mps" else z.dtype), y.new_zeros(())
-        for rows, window, s in _chunks(z, y, temperature, chunk, whole_rows):
-            window_s = s[:, window].clone()
-            positive = (y[rows, None] == y[None, window]).to(z.dtype)
-            negative = 1 - positive
-            positive.diagonal(rows.start - window.start)[: len(s)] = 0  # an anchor is not its own positive
-            if whole_rows:
-                sums, log_negatives = s, z.new_zeros(len(s))  # not used
-            else:
-                sums, log_negatives = _exponentiate(s, window, negative, safe)
-            weight = _weights(positive, weighting, rows, window)
-            with torch.enable_grad():
-                window_s.requires_grad_(need_gradient)
-                log_negatives.requires_grad_(need_gradient)
-                loss, is_valid = row_loss(Block(window_s, positive, negative, weight, log_negatives))
-                chunk_total = loss.sum()
-            total += chunk_total.detach()
-            valid += is_valid.sum()
-            if not need_gradient:
-                continue
-            g_window, g_log = torch.autograd.grad(chunk_total, (window_s, log_negatives), allow_unused=True)
-            z_rows = z[rows]
-            gradient[rows] += g_window @ z[window]
-            gradient[window].addmm_(g_window.T, z_rows)
-            if g_log is not None:
-                share = torch.where(sums > 0, g_log[:, None] / sums, 0)  # ∂ℓ/∂L · e^{−L}
-                gradient[rows] += share * (s @ z)  # s holds the exponentials now
-                gradient.addmm_(s.T, share * z_rows)
+        work = _Pass(row_loss, temperature, weighting, whole_rows, safe, ctx.needs_input_grad[0])
+        small = chunk is None and len(z) <= ONE_BLOCK_UP_TO
+        total, valid, gradient = work.one_block(z, labels) if small else work.by_chunks(z, labels, chunk)
         ctx.mark_non_differentiable(valid)
-        if need_gradient:
-            unsorted = torch.empty_like(gradient)
-            unsorted[order] = gradient / temperature
-            ctx.save_for_backward(unsorted)
-        return total.to(z.dtype), valid
+        ctx.definition = partial(dense, labels=labels, row_loss=row_loss, temperature=temperature, weighting=weighting)
+        ctx.small = small
+        ctx.save_for_backward(z, gradient)
+        return total, valid
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "the streamed loss keeps its first derivative only, so it cannot be differentiated twice; "
-                f"use a batch of at most {DENSE_UP_TO} rows (dense form), or drop create_graph=True"
-            )
-        (gradient,) = ctx.saved_tensors
+        z, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants second derivatives
+            if not ctx.small:
+                raise RuntimeError(
+                    "the streamed loss keeps its first derivative only, so it cannot be differentiated twice; "
+                    f"use a batch of at most {ONE_BLOCK_UP_TO} rows and chunk=None, or drop create_graph=True"
+                )
+            (gradient,) = torch.autograd.grad(ctx.definition(z)[0], z, create_graph=True)
         return grad_total * gradient, None, None, None, None, None, None
 
 
-def _exponentiate(s: Tensor, window: slice, negative: Tensor, safe: bool) -> tuple[Tensor, Tensor]:
-    """s becomes e^{s_n − top} in place, 0 in the anchor's own class; gives row sums [c, 1] and log Σ_n e^{s_n} [c]."""
-    top = s.new_zeros(len(s), 1)
-    if not safe:
-        s[:, window] += (negative - 1) * _FAR  # keeps the anchor's own class out of the maximum
-        top = s.amax(1, keepdim=True)
-        s.sub_(top).clamp_max_(0)
-    s.exp_()
-    s[:, window] *= negative
-    sums = s.sum(1, keepdim=True)
+@dataclass(frozen=True)
+class _Pass:
+    """One pass over the anchors of a batch: (Σ loss, number of valid anchors, ∂/∂z)."""
+
+    row_loss: RowLoss
+    temperature: float
+    weighting: Weighting | None
+    whole_rows: bool
+    safe: bool
+    need_gradient: bool
+
+    def one_block(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        everything = slice(0, len(z))
+        s = z @ (z / self.temperature).T
+        exponentials = torch.empty_like(s)
+        total, valid, g_window, share = self.differentiate(s, s, exponentials, y, everything, everything)
+        if g_window is None:
+            return total, valid, None
+        G = g_window if share is None else torch.addcmul(g_window, share, exponentials)
+        return total, valid, (G + G.T) @ z / self.temperature
+
+    def by_chunks(self, z: Tensor, y: Tensor, chunk: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        y, order = y.sort(stable=True)
+        z = z[order]  # [N, D]
+        weighting = self.weighting and Weighting(self.weighting.cue[order], self.weighting.rule)
+        work = replace(self, weighting=weighting)
+        gradient = torch.zeros_like(z)
+        total, valid = z.new_zeros((), dtype=torch.float64 if z.device.type != "mps" else z.dtype), y.new_zeros(())
+        for rows, window, s in _chunks(z, y, self.temperature, chunk, self.whole_rows):
+            window_s = s[:, window].clone()
+            chunk_total, chunk_valid, g_window, share = work.differentiate(s, window_s, s, y, rows, window)
+            total += chunk_total
+            valid += chunk_valid
+            if g_window is None:
+                continue
+            z_rows = z[rows]
+            gradient[rows] += g_window @ z[window]
+            gradient[window].addmm_(g_window.T, z_rows)
+            if share is not None:
+                gradient[rows] += share * (s @ z)  # s holds the exponentials now
+                gradient.addmm_(s.T, share * z_rows)
+        if not self.need_gradient:
+            return total.to(z.dtype), valid, None
+        unsorted = torch.empty_like(gradient)
+        unsorted[order] = gradient / self.temperature
+        return total.to(z.dtype), valid, unsorted
+
+    def differentiate(
+        self, s: Tensor, window_s: Tensor, exponentials: Tensor, y: Tensor, rows: slice, window: slice
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """(Σ loss of the anchors `rows`, how many are valid, ∂/∂s in the window, ∂ℓ/∂L·e^{−L}).
+
+        `exponentials` is filled with e^s of the negatives; it may be s itself.
+        """
+        positive = equality(y[rows], y[window], s.dtype)
+        negative = 1 - positive
+        positive.diagonal(rows.start - window.start)[: len(s)] = 0  # an anchor is not its own positive
+        if self.whole_rows:
+            sums, log_negatives = s, s.new_zeros(len(s))  # not used
+        else:
+            sums, log_negatives = _exponentiate(s, exponentials, window, negative, self.safe)
+        weight = _weights(positive, self.weighting, rows, window)
+        with torch.enable_grad():
+            window_s.requires_grad_(self.need_gradient)
+            log_negatives.requires_grad_(self.need_gradient)
+            loss, valid = self.row_loss(Block(window_s, positive, negative, weight, log_negatives, weight.sum(1)))
+            total = loss.sum()
+        if not self.need_gradient:
+            return total, valid.sum(), None, None
+        g_window, g_log = torch.autograd.grad(total, (window_s, log_negatives), allow_unused=True)
+        share = None if g_log is None else g_log[:, None] / sums.clamp_min(torch.finfo(s.dtype).tiny)
+        return total.detach(), valid.sum(), g_window, share
+
+
+def _exponentiate(s: Tensor, out: Tensor, window: slice, negative: Tensor, safe: bool) -> tuple[Tensor, Tensor]:
+    """out = e^{s_n − top}, 0 in the anchor's own class (out may be s); gives its row sums [c, 1] and log Σ_n e^{s_n} [c]."""
+    if safe:
+        torch.exp(s, out=out)
+        out[:, window] *= negative
+        sums = out.sum(1, keepdim=True)
+        return sums, sums.log()[:, 0]
+    if out is not s:
+        out.copy_(s)
+    out[:, window] += (negative - 1) * _FAR  # keeps the anchor's own class out of the maximum
+    top = out.amax(1, keepdim=True)
+    out.sub_(top).clamp_max_(0).exp_()
+    out[:, window] *= negative
+    sums = out.sum(1, keepdim=True)
     return sums, (sums.log() + top)[:, 0]
 
 
@@ -217,6 +272,11 @@ def _chunks(
 
 def _weights(positive: Tensor, weighting: Weighting | None, rows: slice, columns: slice) -> Tensor:
     return positive if weighting is None else positive * weighting.rule(weighting.cue[rows], weighting.cue[columns])
+
+
+def equality(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """1.0 where a_i = b_j, else 0.0; written straight into floats, which halves the time of a comparison and a cast."""
+    return torch.eq(a[:, None], b, out=torch.empty(len(a), len(b), dtype=dtype, device=a.device))
 
 
 def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:

@@ -1,0 +1,211 @@
+"""Forward + backward of the losses, ours against the dense autograd form and pytorch-metric-learning.
+
+    python -m benchmarks.losses                    the table of docs/performance.md (about 10 minutes on two cores)
+    python -m benchmarks.losses --sizes 256 4096   some sizes only
+    python -m benchmarks.losses --markdown         the same as Markdown
+
+Each (contender, size) runs in a process of its own with the default allocator. Time is the median of repeated runs;
+memory is the peak of the resident set above what the process held before its first run. Rounds of all contenders
+alternate, so that a busy moment of the machine does not fall on one of them.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fairmargin import losses
+
+D, CLASSES, BIASES, TAU, EPSILON = 128, 10, 10, 0.1, 0.25
+SIZES = (256, 1024, 4096, 16384, 65536)
+
+
+def dense_eps_supinfonce(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
+    """ε-SupInfoNCE as one would write it: N×N matrices, log-sum-exp, gradient by autograd."""
+    z = F.normalize(z, dim=1)
+    s = z @ z.T / TAU
+    same = y[:, None] == y
+    positive = same & ~torch.eye(len(z), dtype=torch.bool)
+    negatives = s.masked_fill(same, -math.inf).logsumexp(1, keepdim=True)
+    each = torch.logaddexp(s - EPSILON, negatives) - s
+    return (each.masked_fill(~positive, 0).sum(1) / positive.sum(1)).mean()
+
+
+def dense_fairkl(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
+    """FairKL on the positives as one would write it."""
+    z = F.normalize(z, dim=1)
+    d = 2 - 2 * z @ z.T
+    positive = (y[:, None] == y) & ~torch.eye(len(z), dtype=torch.bool)
+    moments = []
+    for mask in (positive & (b[:, None] == b), positive & (b[:, None] != b)):
+        mean = (d * mask).sum() / mask.sum()
+        moments += [mean, ((d - mean) ** 2 * mask).sum() / mask.sum() + 0.1]
+    ma, va, mc, vc = moments
+    return 0.5 * ((va + (ma - mc) ** 2) / vc - (va / vc).log() - 1)
+
+
+def metric_learning_supcon(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
+    from pytorch_metric_learning.losses import SupConLoss
+
+    loss: Tensor = SupConLoss(temperature=TAU)(z, y)
+    return loss
+
+
+def three_products(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
+    """Nothing but the three N×N×D products of the streamed pass, in chunks of the same size."""
+    x = z.detach()
+    n = len(x)
+    size = max(64, min(256, (16 << 20) // (4 * n)))
+    buffer, out = torch.empty(size, n), torch.zeros_like(x)
+    for start in range(0, n, size):
+        rows = x[start : start + size]
+        s = torch.mm(rows, x.T, out=buffer[: len(rows)])
+        out[start : start + size] += s @ x
+        out.addmm_(s.T, rows)
+    return out.sum() * 0 + z.sum() * 0
+
+
+CONTENDERS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], int]] = {  # and the largest size to try
+    "ε-SupInfoNCE": (lambda z, y, b: losses.eps_supinfonce(z, y, epsilon=EPSILON), 65536),
+    "ε-SupInfoNCE, dense autograd": (dense_eps_supinfonce, 16384),
+    "SupCon": (lambda z, y, b: losses.supcon(z, y), 65536),
+    "SupCon, pytorch-metric-learning": (metric_learning_supcon, 16384),
+    "three products alone": (three_products, 65536),
+    "FairKL": (lambda z, y, b: losses.fairkl(z, y, b), 65536),
+    "FairKL, dense autograd": (dense_fairkl, 16384),
+}
+
+
+def resident(field: str) -> int:
+    """VmRSS or VmHWM of this process in bytes (Linux)."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+
+
+def measure(name: str, n: int, seconds: float) -> dict[str, float]:
+    """One process: repeat for about `seconds`, at least three times after one warm-up."""
+    torch.manual_seed(0)
+    loss = CONTENDERS[name][0]
+    z = torch.randn(n, D, requires_grad=True)
+    y = torch.randint(CLASSES, (n,))
+    b = torch.where(torch.rand(n) < 0.9, y, torch.randint(BIASES, (n,)))
+
+    def once() -> float:
+        z.grad = None
+        start = time.perf_counter()
+        loss(z, y, b).backward()
+        return time.perf_counter() - start
+
+    small = torch.randn(64, D, requires_grad=True)
+    loss(small, y[:64] % 4, b[:64] % 4).backward()  # imports and thread pools, so that memory is the loss's own
+    memory = math.nan
+    if os.path.exists("/proc/self/clear_refs"):
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")  # restarts the peak
+        before = resident("VmRSS")
+        once()
+        memory = float(resident("VmHWM") - before)
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < seconds and len(times) < 200):
+        times.append(once())
+    return {"seconds": statistics.median(times), "bytes": memory, "runs": len(times)}
+
+
+def run(name: str, n: int, seconds: float) -> dict[str, float] | None:
+    command = [sys.executable, "-m", "benchmarks.losses", "--one", name, "--sizes", str(n), "--seconds", str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        print(f"  {name} at {n}: {(done.stderr.strip().splitlines() or ['killed'])[-1][:200]}", file=sys.stderr)
+        return None
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def table(results: dict[tuple[str, int], tuple[float, float]], sizes: list[int], markdown: bool) -> str:
+    lines = []
+    header = ["forward + backward", *(f"N={n}" for n in sizes)]
+    body = []
+    for name in CONTENDERS:
+        cells = []
+        for n in sizes:
+            seconds, extra = results.get((name, n), (math.nan, math.nan))
+            cells.append("–" if math.isnan(seconds) else f"{seconds * 1e3:.4g} ms, {extra / 2**20:.0f} MiB")
+        body.append([name, *cells])
+    if markdown:
+        lines += ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+        lines += ["| " + " | ".join(row) + " |" for row in body]
+    else:
+        widths = [max(len(row[i]) for row in [header, *body]) for i in range(len(header))]
+        lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in [header, *body]]
+    return "\n".join(lines)
+
+
+def targets(results: dict[tuple[str, int], tuple[float, float]]) -> list[tuple[str, float, str, bool]]:
+    """(what, measured ratio, target, met) for the sizes that were run."""
+    rows: list[tuple[str, float, str, bool]] = []
+
+    def ratio(what: str, above: tuple[str, int], below: tuple[str, int], least: float) -> None:
+        if above in results and below in results:
+            value = results[above][0] / results[below][0]
+            rows.append((what, value, f"≥ {least:g}", value >= least))
+
+    ours, dense = "ε-SupInfoNCE", "ε-SupInfoNCE, dense autograd"
+    ratio("N=256: dense / ours", (dense, 256), (ours, 256), 1)
+    ratio("N=4096: dense / ours", (dense, 4096), (ours, 4096), 2.5)
+    ratio(
+        "N=4096: pytorch-metric-learning / our SupCon", ("SupCon, pytorch-metric-learning", 4096), ("SupCon", 4096), 3
+    )
+    ratio("N=4096: pytorch-metric-learning / ours", ("SupCon, pytorch-metric-learning", 4096), (ours, 4096), 3)
+    ratio("N=16384: three products / ours", ("three products alone", 16384), (ours, 16384), 0.5)
+    ratio("N=256: dense FairKL / ours", ("FairKL, dense autograd", 256), ("FairKL", 256), 1)
+    ratio("N=16384: dense FairKL / ours", ("FairKL, dense autograd", 16384), ("FairKL", 16384), 20)
+    if (ours, 16384) in results:
+        extra = results[(ours, 16384)][1] / 2**20
+        rows.append(("N=16384: extra MiB of ours", extra, "< 512", extra < 512))
+    if ("FairKL", 4096) in results and ("FairKL", 65536) in results:
+        growth = results[("FairKL", 65536)][0] / results[("FairKL", 4096)][0] / 16
+        rows.append(("FairKL 4096 → 65536: growth / linear", growth, "≤ 1.3", growth <= 1.3))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="processes for each contender and size up to 4096 (one above)"
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="of repetition in each process")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, options.sizes[0], options.seconds)))
+        return
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for n in options.sizes:
+        for _ in range(options.rounds if n <= 4096 else 1):
+            for name, (_, largest) in CONTENDERS.items():
+                if n <= largest and (result := run(name, n, options.seconds)) is not None:
+                    found.setdefault((name, n), []).append(result)
+        print(f"N={n} measured", file=sys.stderr)
+    results = {
+        key: (statistics.median(r["seconds"] for r in values), statistics.median(r["bytes"] for r in values))
+        for key, values in found.items()
+    }
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, D={D}, {CLASSES} classes and biases, float32")
+    print(table(results, options.sizes, options.markdown))
+    for what, value, target, met in targets(results):
+        print(f"{'-' if options.markdown else ' '} {what}: {value:.2f} (target {target}{'' if met else ': MISSED'})")
+
+
+if __name__ == "__main__":
+    main()
