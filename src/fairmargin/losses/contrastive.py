@@ -189,7 +189,9 @@ def _family(
     if labels is None:
         labels = _image_of_each_view(features)
     z, (y,) = rows(features, labels, names=("labels",), unit_norm=unit_norm)
-    return mean_over_anchors(z, y, member, temperature=temperature, chunk=chunk, whole_rows=whole_rows)
+    return mean_over_anchors(
+        z, y, member, temperature=temperature, chunk=chunk, whole_rows=whole_rows, unit_norm=unit_norm
+    )
 
 
 def _chunk_of_triples(features: Tensor, labels: Tensor) -> int | None:

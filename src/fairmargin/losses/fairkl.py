@@ -3,35 +3,19 @@
 Over ordered pairs i ≠ j with distance d_ij = ‖z_i − z_j‖² = 2 − 2 z_i·z_j, four sets:
   A⁺ same label, same bias    C⁺ same label, other bias    A⁻ other label, same bias    C⁻ other label, other bias
 and the regulariser is a divergence between the distance distributions of A and C, for the positives (and negatives).
-
-Everything rests on three sums over each set: Σw, Σw·d, Σw·d², kept in float64 because E[d²] − E[d]² cancels.
-`_sums_by_pairs` visits the distances a chunk of anchors at a time: any weights, any function of d. With bias labels the
-sets are differences of groups, C⁺ = label − cell, A⁻ = bias − cell, C⁻ = all − label − bias + cell (`_combine`), and
-the sums over a group come from the matrix of similarities (`_MatrixSums`, small batches) or (`_CellSums`) from
-  m_k = Σ z_i and M_k = Σ z_i z_iᵀ over each (label, bias) cell k:
-  Σ_{i,j∈k} z_i·z_j = ‖m_k‖²,   Σ_{i,j∈k} (z_i·z_j)² = ‖M_k‖²,
-which is N·D² work instead of N²·D, exact, and adds up across processes.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from fairmargin import distributed
 from fairmargin.losses.inputs import check_choice, check_matrix, full_precision, rows, unit
-from fairmargin.losses.pairs import equality
+from fairmargin.losses.moments import COUNT, FIRST, MASS, SECOND, precise, self_pairs, set_sums
 
 VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
-DISTANCE_FLOOR = 1e-4  # below which log d is not taken: duplicates have d = 0
-MATRIX_UP_TO = 640  # rows; above, cells are faster when there are few of them (docs/performance.md)
-CHUNK_PAIRS = 1 << 21  # distances held at a time
-
-COUNT, MASS, FIRST, SECOND = range(4)  # of the sums: pairs in the set, Σw, Σw·x, Σw·x²
 
 
 @dataclass(frozen=True)
@@ -184,7 +168,7 @@ def fairkl_terms(
         cue = _bias_cue(bias_features, features)
     with torch.autocast(z.device.type, enabled=False):
         anchors = scope == "anchor"
-        z, y, cue, sums, n = _sums(
+        z, y, cue, sums, n = set_sums(
             z,
             y,
             cue,
@@ -196,7 +180,7 @@ def fairkl_terms(
             chunk,
         )
         if authors:
-            itself = _self_pairs(z[cue >= 0]).sum(0)
+            itself = self_pairs(z[cue >= 0]).sum(0)
             itself = distributed.all_reduce_sum(itself) if across_ranks else itself
             value = _authors(sums[0], itself, n, spread=divergence != "mean")
             dropped = torch.zeros((), dtype=torch.bool, device=z.device)
@@ -213,19 +197,18 @@ def _divergence(
     sums: Tensor, divergence: Divergence, floor: float, least: int, size: float | None, across_ranks: bool
 ) -> tuple[Tensor, Tensor]:
     """Σ over signs of the mean over anchors (one, for scope "batch") of the divergence; sums [anchors, sets, 4]."""
-    sums = sums.unflatten(1, (-1, 2))  # [anchors, signs, A or C, 4]
-    usable = (sums[..., COUNT] >= least).all(2)  # [anchors, signs]
+    usable = (sums[..., COUNT].detach().unflatten(1, (-1, 2)) >= least).all(2)  # [anchors, signs]
     whole = not torch.compiler.is_compiling() and bool(usable.all())
     if not whole:  # what is dropped gets harmless moments first, so that no NaN reaches the gradient
-        sums = torch.where(usable[..., None, None], sums, sums.new_tensor([1, 1, 0, 1]))
-    mass, first, second = sums[..., MASS], sums[..., FIRST], sums[..., SECOND]
+        sums = torch.where(usable.repeat_interleave(2, 1)[..., None], sums, sums.new_tensor([1, 1, 0, 1]))
+    _, mass, first, second = sums.unbind(-1)  # [anchors, sets]
+    mass = mass.detach()  # counts and weights have no gradient
     divisor = mass if size is None else size
     mean = first / divisor
     # Σ w (x − μ)² / divisor = Σ w x² / divisor − 2μ² + μ²·mass/divisor
     squared_mean = mean.square() if size is None else mean.square() * (2 - mass / size)
     variance = (second / divisor - squared_mean).clamp_min(0)
-    (mean_a, mean_c), (variance_a, variance_c) = mean.unbind(2), variance.unbind(2)
-    each = divergence(Moments(mean_a, variance_a), Moments(mean_c, variance_c), floor)
+    each = divergence(Moments(mean[:, ::2], variance[:, ::2]), Moments(mean[:, 1::2], variance[:, 1::2]), floor)
     if whole and len(each) == 1:
         return each.sum(), ~usable.any()
     total, count = torch.where(usable, each, 0).sum(0), usable.sum(0)
@@ -252,303 +235,13 @@ def _authors(sums: Tensor, itself: Tensor, n: int, spread: bool) -> Tensor:
     return value
 
 
-def _sums(
-    z: Tensor,
-    y: Tensor,
-    cue: Tensor,
-    signs: int,
-    anchors: bool,
-    log: bool,
-    unit_norm: bool,
-    across_ranks: bool,
-    chunk: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """(count, Σw, Σwx, Σwx²) of A⁺, C⁺[, A⁻, C⁻]: [1 or anchors, sets, 4].
-
-    Gives (z, y, cue of this rank's samples with known bias, the sums, how many such samples there are on all ranks).
-    """
-    labelled = not cue.is_floating_point() and not torch.compiler.is_compiling()
-    if labelled and not bool((known := cue >= 0).all()):
-        z, y, cue = z[known], y[known], cue[known]
-    by_groups = labelled and not log and chunk is None
-    few = len(z) <= MATRIX_UP_TO and not across_ranks
-    # _MatrixSums adds up in float64 by itself; elsewhere the features are taken there.
-    z = z if by_groups and few and not anchors else z.to(_precise(z))
-    z = unit(z) if unit_norm else z
-    if by_groups and few:
-        sums = _combine(_matrix_by_anchor(z, y, cue, signs)) if anchors else _MatrixSums.apply(z, y, cue, signs)
-        return z, y, cue, sums, len(z)
-    if by_groups:
-        cells = _cells(y, cue, across_ranks)
-        # Few cells: N·D² work. With about as many cells as samples the M_k would outgrow the features themselves.
-        if cells.number * z.shape[1] <= 4 * max(cells.samples, 1):
-            groups = (_cells_by_anchor if anchors else _CellSums.apply)(z, cells, signs, across_ranks)
-            return z, y, cue, _combine(groups), cells.samples
-    all_z, all_y, all_cues = distributed.gather(z, y, cue) if across_ranks else (z, y, cue)
-    return z, y, cue, _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, log, chunk), len(all_z)
-
-
-def _precise(z: Tensor) -> torch.dtype:
-    return torch.float64 if z.device.type != "mps" else z.dtype  # which has no float64
-
-
-def _sums_by_pairs(
-    z: Tensor, y: Tensor, cue: Tensor, signs: int, anchors: bool, log: bool, chunk: int | None
-) -> Tensor:
-    n = len(z)
-    size = chunk or max(1, CHUNK_PAIRS // max(n, 1))
-    if n <= size:
-        return _pair_sums(z, y, cue, z, y, cue, 0, signs, anchors, log)
-    parts = []
-    for start in range(0, n, size):
-        r = slice(start, start + size)
-        # Recomputed in the backward pass: memory for one chunk of distances, not for all.
-        part = checkpoint(
-            _pair_sums,
-            z[r],
-            y[r],
-            cue[r],
-            z,
-            y,
-            cue,
-            start,
-            signs,
-            anchors,
-            log,
-            use_reentrant=False,
-            preserve_rng_state=False,
-        )
-        parts.append(part)
-    return torch.cat(parts) if anchors else torch.stack(parts).sum(0)
-
-
-def _pair_sums(
-    z_a: Tensor,
-    y_a: Tensor,
-    cue_a: Tensor,
-    z: Tensor,
-    y: Tensor,
-    cue: Tensor,
-    start: int,
-    signs: int,
-    anchors: bool,
-    log: bool,
-) -> Tensor:
-    """Sums of the anchors `start …` against all rows."""
-    x = 2 - 2 * z_a @ z.T  # [c, N]
-    if log:
-        x = x.clamp_min(DISTANCE_FLOOR).log()
-    aligned, known = _alignment(cue_a, cue, z.dtype)
-    known = known - torch.eye(len(z), dtype=z.dtype, device=z.device)[start : start + len(z_a)] * known  # no self-pairs
-    same = (y_a[:, None] == y[None, :]).to(z.dtype)
-    sets = []
-    for label in (same, 1 - same)[:signs]:
-        pair = label * known
-        sets += [pair * aligned, pair * (1 - aligned)]
-    dims = (1,) if anchors else (0, 1)
-    x2 = x * x
-    sums = [
-        torch.stack([(w > 0).sum(dims).to(x.dtype), w.sum(dims), (w * x).sum(dims), (w * x2).sum(dims)], -1)
-        for w in sets
-    ]
-    stacked = torch.stack(sums, -2)
-    return stacked if anchors else stacked[None]
-
-
-def _alignment(cue_a: Tensor, cue: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """How much each pair shares the bias, and whether that is known; both [c, N]."""
-    if cue.is_floating_point():
-        aligned = (cue_a @ cue.T).clamp(0, 1).to(dtype)
-        return aligned, torch.ones_like(aligned)
-    known = (cue_a[:, None] >= 0) & (cue[None, :] >= 0)
-    return (cue_a[:, None] == cue[None, :]).to(dtype), known.to(dtype)
-
-
-# With bias labels: (count, Σs, Σs²) over the ordered pairs that share the (label, bias) cell, the label[, the bias,
-# nothing], self-pairs included, and last over the self-pairs alone: [groupings + 1, 3], or [n, …] by anchor.
-
-
-def _combine(groups: Tensor) -> Tensor:
-    """The sums of the sets from those of the groupings, by inclusion and exclusion; d = 2 − 2s."""
-    left, right = _combination(groups)
-    sums = left @ groups @ right
-    return sums if sums.ndim == 3 else sums[None]
-
-
-def _combination(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Groupings → sets, A⁺ = cell − self, C⁺ = label − cell, …; and (count, Σs, Σs²) → (count, count, Σd, Σd²)."""
-    sets = [[1, 0, -1], [-1, 1, 0]]
-    if like.shape[-2] == 5:
-        sets = [[1, 0, 0, 0, -1], [-1, 1, 0, 0, 0], [-1, 0, 1, 0, 0], [1, -1, -1, 1, 0]]
-    return like.new_tensor(sets), like.new_tensor([[1, 1, 2, 4], [0, 0, -2, -8], [0, 0, 0, 4]])
-
-
-def _same(y: Tensor, b: Tensor, dtype: torch.dtype, signs: int) -> list[Tensor]:
-    """The groupings as N×N matrices of zeros and ones."""
-    label, bias = equality(y, y, dtype), equality(b, b, dtype)
-    return [bias.mul_(label), label] if signs == 1 else [label * bias, label, bias, torch.ones_like(label)]
-
-
-def _self_pairs(z: Tensor) -> Tensor:
-    norm2 = z.square().sum(1)
-    return torch.stack([torch.ones_like(norm2), norm2, norm2.square()], -1)
-
-
-def _matrix_by_anchor(z: Tensor, y: Tensor, b: Tensor, signs: int) -> Tensor:
-    s = z @ z.T
-    of = [torch.stack([m.sum(1), (m * s).sum(1), (m * s * s).sum(1)], -1) for m in _same(y, b, z.dtype, signs)]
-    return torch.stack([*of, _self_pairs(z)], -2)
-
-
-class _MatrixSums(torch.autograd.Function):
-    """Sums over the batch from the matrix of similarities: for small batches. ∂/∂z = 2(Σ_g (ḡ₁ + 2ḡ₂s)·same_g) z.
-
-    In the features' own precision, added up in float64, and in place where it can be: at these sizes the time goes into
-    fresh memory and single operations.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, y: Tensor, b: Tensor, signs: int) -> Tensor:
-        s = z @ z.T
-        same = _same(y, b, z.dtype, signs)
-        ctx.save_for_backward(z, y, b, s, *same)
-        add_up = partial(torch.sum, dtype=_precise(z))
-        buffer, itself = torch.empty_like(s), s.diagonal()
-        sums = []
-        for mask in same:
-            torch.mul(mask, s, out=buffer)
-            sums += [mask.sum().to(_precise(z)), add_up(buffer), add_up(buffer.mul_(s))]
-        sums += [add_up(torch.ones_like(itself)), add_up(itself), add_up(itself.square())]
-        groups = torch.stack(sums).view(-1, 3)
-        ctx.left, ctx.right = _combination(groups)
-        return (ctx.left @ groups @ ctx.right)[None]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, y, b, s, *same = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants second derivatives: the same sums, by autograd
-            again = _combine(_matrix_by_anchor(z, y, b, len(same) // 2).sum(0))
-            return torch.autograd.grad(again, z, grad, create_graph=True)[0], None, None, None
-        _, first, second = (2 * (ctx.left.T @ grad[0] @ ctx.right.T)).T.tolist()
-        G = same[0] * (2 * second[0])
-        for mask, factor in zip(same[1:], second[1:-1], strict=True):
-            G.add_(mask, alpha=2 * factor)
-        G.mul_(s)
-        for mask, factor in zip(same, first[:-1], strict=True):
-            G.add_(mask, alpha=factor)
-        G.diagonal().add_(s.diagonal(), alpha=2 * second[-1]).add_(first[-1])
-        return G @ z, None, None, None
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """Partition of the samples (of all ranks) by (label, bias)."""
-
-    of: Tensor  # [n] cell of each local sample
-    label: Tensor  # [K] index of each cell's label
-    bias: Tensor  # [K] index of each cell's bias
-    number: int  # K
-    samples: int  # over all ranks
-
-    def groupings(self, signs: int) -> list[tuple[Tensor, int]]:
-        """Which group each cell belongs to [K], and how many there are: by cell, label[, bias, nothing]."""
-        cell, everything = torch.arange(self.number, device=self.of.device), torch.zeros_like(self.label)
-        return [(g, int(g.max()) + 1 if len(g) else 0) for g in (cell, self.label, self.bias, everything)[: 2 * signs]]
-
-
-def _cells(y: Tensor, b: Tensor, across_ranks: bool) -> _Cells:
-    everyone, mine = torch.stack([y, b], 1), slice(None)
-    if across_ranks:
-        everyone, mine = distributed.gather_with_place(everyone)
-    unique, of = everyone.unique(dim=0, return_inverse=True)
-    label, bias = (unique[:, column].unique(return_inverse=True)[1] for column in (0, 1))
-    return _Cells(of[mine], label, bias, len(unique), len(everyone))
-
-
-def _split(z: Tensor, of: Tensor, number: int) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
-    """(order that sorts the rows by group, the rows of each group, how many each has)."""
-    order, sizes = of.argsort(), torch.bincount(of, minlength=number)
-    return order, z[order].split(sizes.tolist()) if number else (), sizes
-
-
-def _cell_moments(parts: tuple[Tensor, ...], sizes: Tensor, z: Tensor) -> list[Tensor]:
-    """n [K], m [K, D] and M [K, D, D] of the cells."""
-    if not parts:
-        return [z.new_zeros(0, *z.shape[1:] * k) for k in range(3)]
-    return [sizes.to(z.dtype), torch.stack([p.sum(0) for p in parts]), torch.stack([p.T @ p for p in parts])]
-
-
-def _regroup(x: Tensor, group: Tensor, number: int) -> Tensor:
-    return x.new_zeros(number, *x.shape[1:]).index_add(0, group, x)
-
-
-class _CellSums(torch.autograd.Function):
-    """Sums over the batch, of all ranks if asked, from the cells' moments: linear in N.
-
-    ∂/∂z_i = Σ_g (2ḡ₁ m_g + 4ḡ₂ M_g z_i) over the groups g that hold i: one more product for each cell.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, cells: _Cells, signs: int, across_ranks: bool) -> Tensor:
-        order, parts, sizes = _split(z, cells.of, cells.number)
-        moments = _cell_moments(parts, sizes, z)
-        if across_ranks:
-            moments = [distributed.all_reduce_sum(x) for x in moments]
-        ctx.cells, ctx.signs, ctx.across_ranks, ctx.parts = cells, signs, across_ranks, parts
-        ctx.save_for_backward(order, *moments[1:])
-        groups = torch.stack([_regroup(x, *g).square().sum() for g in cells.groupings(signs) for x in moments])
-        itself = _self_pairs(z).sum(0)
-        itself = distributed.all_reduce_sum(itself) if across_ranks else itself
-        return torch.cat([groups, itself]).view(-1, 3)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "FairKL of a large batch keeps its first derivative only, so it cannot be differentiated twice; "
-                f"use a batch of at most {MATRIX_UP_TO} rows, or drop create_graph=True"
-            )
-        order, m, M = ctx.saved_tensors
-        if ctx.across_ranks:
-            grad = distributed.all_reduce_sum(grad)
-        v, A = torch.zeros_like(m), torch.zeros_like(M)
-        for (group, number), g in zip(ctx.cells.groupings(ctx.signs), grad[:-1], strict=True):
-            v += 2 * g[1] * _regroup(m, group, number)[group]
-            A += 4 * g[2] * _regroup(M, group, number)[group]
-        gradient = m.new_empty(len(order), m.shape[1])
-        if ctx.parts:
-            z = torch.cat(ctx.parts)
-            itself = (2 * grad[-1, 1] + 4 * grad[-1, 2] * z.square().sum(1, keepdim=True)) * z
-            gradient[order] = itself + torch.cat([torch.addmm(*vAz) for vAz in zip(v, ctx.parts, A, strict=True)])
-        return gradient, None, None, None
-
-
-def _cells_by_anchor(z: Tensor, cells: _Cells, signs: int, across_ranks: bool) -> Tensor:
-    """For anchor i: z_i·m_g and z_iᵀM_g z_i."""
-    _, parts, sizes = _split(z, cells.of, cells.number)
-    moments = _cell_moments(parts, sizes, z)
-    if across_ranks:
-        moments = [distributed.all_reduce_sum(x) for x in moments]
-    of = []
-    for group, number in cells.groupings(signs):
-        n, m, M = (_regroup(x, group, number) for x in moments)
-        mine = group[cells.of]
-        order, parts, _ = _split(z, mine, number)
-        second = z.new_zeros(len(z))
-        if parts:
-            quadratic = torch.cat([((part @ Mg) * part).sum(1) for part, Mg in zip(parts, M, strict=True)])
-            second = second.index_put((order,), quadratic)
-        of.append(torch.stack([n[mine], (z * m[mine]).sum(1), second], -1))
-    return torch.stack([*of, _self_pairs(z)], -2)
-
-
 def _bias_cue(bias_features: Tensor | None, features: Tensor) -> Tensor:
     """Unit bias features, one row for each view."""
     assert bias_features is not None
     check_matrix(bias_features, "bias_features", length=features.shape[0])
     check_not_zero(bias_features)
     g = unit(full_precision(bias_features.detach()))
-    g = g.to(_precise(g))
+    g = g.to(precise(g))
     return g.repeat_interleave(features.shape[1], 0) if features.ndim == 3 else g
 
 

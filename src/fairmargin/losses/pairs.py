@@ -69,8 +69,9 @@ def mean_over_anchors(
     weighting: Weighting | None = None,
     whole_rows: bool = False,
     over: str = "valid",
+    unit_norm: bool = False,
 ) -> Tensor:
-    """Mean of `row_loss` over the valid anchors (or over all of them)."""
+    """Mean of `row_loss` over the valid anchors (or over all of them). `unit_norm`: z is known to be unit."""
     if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"chunk must be a whole number of rows ≥ 1, or None to choose by size; got {chunk!r}")
     with torch.autocast(z.device.type, enabled=False):
@@ -80,7 +81,14 @@ def mean_over_anchors(
             total, valid = dense(z, labels, row_loss, temperature=temperature, weighting=weighting)
         else:
             total, valid = streamed(
-                z, labels, row_loss, temperature=temperature, chunk=chunk, weighting=weighting, whole_rows=whole_rows
+                z,
+                labels,
+                row_loss,
+                temperature=temperature,
+                chunk=chunk,
+                weighting=weighting,
+                whole_rows=whole_rows,
+                unit_norm=unit_norm,
             )
         if not torch.compiler.is_compiling() and not bool(valid):
             warnings.warn(
@@ -114,12 +122,13 @@ def streamed(
     chunk: int | None = None,
     weighting: Weighting | None = None,
     whole_rows: bool = False,
+    unit_norm: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The same as `dense`, value and gradient in one pass, without N×N memory for large N.
 
     `whole_rows`: the member looks at each negative, not only at their sum.
     """
-    return _Streamed.apply(z, labels, row_loss, temperature, chunk, weighting, whole_rows)
+    return _Streamed.apply(z, labels, row_loss, temperature, chunk, weighting, whole_rows, unit_norm)
 
 
 class _Streamed(torch.autograd.Function):
@@ -133,11 +142,12 @@ class _Streamed(torch.autograd.Function):
         chunk: int | None,
         weighting: Weighting | None,
         whole_rows: bool,
+        unit_norm: bool,
     ) -> tuple[Tensor, Tensor]:
         # |s| ≤ max‖z‖²/τ (Cauchy–Schwarz): when that is small no exponential can overflow or vanish and no row maximum
         # is needed, which saves two passes over the similarities.
-        bound = float(z.square().sum(1).max()) / temperature if len(z) else 0.0
-        safe = bound < math.log(torch.finfo(z.dtype).max) / 2 - 4
+        longest = 1.0 if unit_norm or not len(z) else float(z.square().sum(1).max())
+        safe = longest / temperature < math.log(torch.finfo(z.dtype).max) / 2 - 4
         work = _Pass(row_loss, temperature, weighting, whole_rows, safe, ctx.needs_input_grad[0])
         small = chunk is None and len(z) <= ONE_BLOCK_UP_TO
         total, valid, gradient = work.one_block(z, labels) if small else work.by_chunks(z, labels, chunk)
@@ -157,7 +167,7 @@ class _Streamed(torch.autograd.Function):
                     f"use a batch of at most {ONE_BLOCK_UP_TO} rows and chunk=None, or drop create_graph=True"
                 )
             (gradient,) = torch.autograd.grad(ctx.definition(z)[0], z, create_graph=True)
-        return grad_total * gradient, None, None, None, None, None, None
+        return grad_total * gradient, None, None, None, None, None, None, None
 
 
 @dataclass(frozen=True)
@@ -235,7 +245,7 @@ class _Pass:
 
 
 def _exponentiate(s: Tensor, out: Tensor, window: slice, negative: Tensor, safe: bool) -> tuple[Tensor, Tensor]:
-    """out = e^{s_n − top}, 0 in the anchor's own class (out may be s); gives its row sums [c, 1] and log Σ_n e^{s_n} [c]."""
+    """out = e^{s_n − top}, 0 in the anchor's own class (out may be s); gives row sums [c, 1], log Σ_n e^{s_n} [c]."""
     if safe:
         torch.exp(s, out=out)
         out[:, window] *= negative
@@ -275,8 +285,11 @@ def _weights(positive: Tensor, weighting: Weighting | None, rows: slice, columns
 
 
 def equality(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """1.0 where a_i = b_j, else 0.0; written straight into floats, which halves the time of a comparison and a cast."""
-    return torch.eq(a[:, None], b, out=torch.empty(len(a), len(b), dtype=dtype, device=a.device))
+    """1.0 where a_i = b_j, else 0.0."""
+    if a.device.type != "cpu":
+        return (a[:, None] == b).to(dtype)
+    # Written straight into floats: half the time of a comparison and a cast.
+    return torch.eq(a[:, None], b, out=torch.empty(len(a), len(b), dtype=dtype))
 
 
 def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:

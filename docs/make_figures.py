@@ -1,0 +1,17 @@
+"""Redraws the pictures of docs/: make figures."""
+
+from pathlib import Path
+
+import torch
+
+from fairmargin.report.margin import draw as draw_margin
+from fairmargin.report.toy import draw as draw_toy
+from fairmargin.report.toy import toy_pair
+
+FIGURES = Path(__file__).parent / "figures"
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    FIGURES.mkdir(exist_ok=True)
+    print(draw_margin(FIGURES / "margin.png"))
+    print(draw_toy(toy_pair(), FIGURES / "toy.png"))
