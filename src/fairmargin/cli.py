@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fairmargin.data.cli import app as data
 from fairmargin.version import __version__
 
 app = typer.Typer(
@@ -15,6 +16,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
+
+app.add_typer(data, name="data")
 
 
 def _version(show: bool) -> None:

@@ -1,0 +1,61 @@
+"""Datasets by name.
+
+data = build("biased-mnist-mini", rho=0.95)     # Data(train, valid, test, info, …)
+
+To add one: a file with `build(root, *, options…) -> Data`, and an entry here.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairmargin.data import (
+    bffhq,
+    biased_mnist,
+    celeba,
+    cifar,
+    coloured_mnist,
+    corrupted_cifar10,
+    folder,
+    imagenet,
+    sources,
+    utkface,
+    waterbirds,
+)
+from fairmargin.data.options import nearest_option
+from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
+from fairmargin.losses.inputs import check_choice
+
+DATASETS: dict[str, Callable[..., Data]] = {
+    "biased-mnist": biased_mnist.build,
+    "biased-mnist-mini": biased_mnist.build_mini,
+    "coloured-mnist": coloured_mnist.build,
+    "corrupted-cifar10": corrupted_cifar10.build,
+    "cifar10": cifar.build_10,
+    "cifar100": cifar.build_100,
+    "bffhq": bffhq.build,
+    "imagenet": imagenet.build,
+    "imagenet9": imagenet.build_9,
+    "imagenet100": imagenet.build_100,
+    "waterbirds": waterbirds.build,
+    "celeba": celeba.build,
+    "celeba-biascon": celeba.build_biascon,
+    "utkface": utkface.build,
+    "folder": folder.build,  # its root is the manifest or the image folder itself
+}
+
+
+def build(name: str, root: Path | None = None, **options: Any) -> Data:
+    """The dataset `name` from the data root (argument, $FAIRMARGIN_DATA, or the user's cache)."""
+    check_choice(name, "dataset", DATASETS)
+    if name == "folder":
+        if root is None:
+            raise ValueError('the dataset "folder" needs the path of a manifest or an image folder as its root')
+        where = Path(root)
+    else:
+        where = sources.data_root(root)
+    nearest_option(DATASETS[name], name, options)
+    return DATASETS[name](where, **options)
+
+
+__all__ = ["DATASETS", "ArraySplit", "Data", "FileSplit", "Split", "build"]

@@ -1,0 +1,129 @@
+"""The archive layout of Lee et al. (NeurIPS 2021), shared by corrupted CIFAR-10, coloured MNIST, bFFHQ and Dogs & Cats:
+
+    <folder>/<ratio>/align/<class>/*     <folder>/<ratio>/conflict/<class>/*     training images
+    <folder>/test/<class>/*  or  <folder>/test/*
+    <folder>/<ratio>/valid   or  <folder>/valid, likewise in class folders or flat
+
+Labels stand in the file names, `<anything>_<target>_<bias>.<ext>`; bias k belongs to class k.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import torch
+
+from fairmargin.batch import DataInfo
+from fairmargin.data.bias import count_cells, is_aligned, split_off
+from fairmargin.data.geometry import Geometry, image_files
+from fairmargin.data.sources import MissingData
+from fairmargin.data.split import ArraySplit, Data, FileSplit
+from fairmargin.data.views import Views
+from fairmargin.losses.inputs import check_choice
+
+IN_MEMORY = 64  # images up to this size are decoded once and kept: 50,000 of 32×32 take 154 MB
+_NAME = re.compile(r".*_(\d+)_(\d+)\.[^._]+")
+_LAYOUT = (
+    "<ratio>/align/<class>/*, <ratio>/conflict/<class>/* and test/, with files named <anything>_<target>_<bias>.<ext>"
+)
+
+
+def build(
+    folder: Path,
+    ratio_folder: str,
+    name: str,
+    class_names: tuple[str, ...],
+    bias_names: tuple[str, ...],
+    size: int,
+    train_views: Views,
+    eval_views: Views,
+    *,
+    test_subset: str = "all",
+    valid: str = "from-train",
+    valid_fraction: float = 0.1,
+    seed: int = 0,
+) -> Data:
+    """One ratio of an archive.
+
+    Args:
+        ratio_folder: the share of conflicting samples as the archive writes it, such as "0.5pct".
+        size: side in pixels to which every image is stretched.
+        test_subset: "all", or "conflict" for the test images with target ≠ bias; all are then the extra test "all".
+        valid: "from-train" holds out `valid_fraction` of every (target, bias) cell; "own" reads the archive's folder,
+            which may hold aligned samples only and then cannot tell a debiased model from a biased one.
+    """
+    check_choice(test_subset, "test_subset", ("all", "conflict"))
+    check_choice(valid, "valid", ("from-train", "own"))
+    ratio = folder / ratio_folder
+    limits = len(class_names), len(bias_names)
+    aligned, conflicting = (_files([ratio / side], f"{side} images") for side in ("align", "conflict"))
+    whole = _read(aligned + conflicting, *limits, size)
+    every_test = _read(_files([folder / "test"], "test images"), *limits, size)
+    test = every_test
+    if test_subset == "conflict":
+        test = every_test.subset((~_aligned(every_test)).nonzero().flatten())
+        if not len(test):
+            raise MissingData(f"{folder / 'test'} holds no image with target ≠ bias; take test_subset='all'")
+    if valid == "own":
+        train, held_out = whole, _read(_files([ratio / "valid", folder / "valid"], "valid images"), *limits, size)
+    else:
+        kept, out = split_off(whole.labels, whole.bias, valid_fraction, seed=seed)
+        train, held_out = whole.subset(kept), whole.subset(out)
+    notes = {
+        "source": f"{folder.name}/{ratio_folder}",
+        "archive": f"{len(aligned)} aligned, {len(conflicting)} conflicting",
+        "train": _tally(train),
+        "valid": f"{_tally(held_out)} ({valid})",
+        "test": f"{_tally(test)} ({test_subset})",
+    }
+    misplaced = int((_aligned(whole) != (torch.arange(len(whole)) < len(aligned))).sum())
+    if misplaced:
+        notes["misplaced"] = f"{misplaced} training files whose name contradicts align/conflict; the name counts"
+    counts = count_cells(train.labels, train.bias, *limits)
+    info = DataInfo(name, class_names, bias_names, (3, size, size), counts, notes)
+    return Data(train, held_out, test, info, train_views, eval_views, {} if test is every_test else {"all": every_test})
+
+
+def _files(places: list[Path], what: str) -> list[Path]:
+    """Images of the first place that has any, directly inside or one folder deeper, sorted."""
+    for place in places:
+        if place.is_dir():
+            folders = [place, *(Path(entry) for entry in os.scandir(place) if entry.is_dir())]
+            found = sorted(path for folder in folders for path in image_files(folder))
+            if found:
+                return found
+    looked = " or ".join(map(str, places))
+    raise MissingData(f"no {what} under {looked}; expected layout: {_LAYOUT}{_siblings(places[0])}")
+
+
+def _siblings(place: Path) -> str:
+    """The closest folder that does exist, and what it holds: tells a wrong ratio from a wrong root."""
+    present = next((parent for parent in place.parents if parent.is_dir()), None)
+    inside = sorted(entry.name for entry in os.scandir(present) if entry.is_dir()) if present else []
+    return f". {present} holds the folders: {', '.join(inside[:12]) or 'none'}"
+
+
+def _read(paths: list[Path], classes: int, biases: int, size: int) -> ArraySplit | FileSplit:
+    labels, bias = torch.tensor([_labels(path, classes, biases) for path in paths]).unbind(1)
+    split = FileSplit(paths, labels, Geometry(size, stretch=True), bias)
+    return ArraySplit(split.images(torch.arange(len(paths))), labels, bias) if size <= IN_MEMORY else split
+
+
+def _labels(path: Path, classes: int, biases: int) -> tuple[int, int]:
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise MissingData(f"{path} carries no labels: expected a name <anything>_<target>_<bias>.<ext>")
+    target, bias = int(match[1]), int(match[2])
+    if target >= classes or bias >= biases:
+        raise MissingData(f"{path} says target {target}, bias {bias}; there are {classes} classes and {biases} biases")
+    return target, bias
+
+
+def _aligned(split: ArraySplit | FileSplit) -> torch.Tensor:
+    assert split.bias is not None
+    return is_aligned(split.labels, split.bias)
+
+
+def _tally(split: ArraySplit | FileSplit) -> str:
+    aligned = int(_aligned(split).sum())
+    return f"{aligned} aligned, {len(split) - aligned} conflicting"

@@ -1,0 +1,93 @@
+"""`fairmargin data`: which raw data there is, how to get it, whether it is what it should be."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fairmargin.data import sources
+
+app = typer.Typer(help="List, get and check raw data.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help='A name from "fairmargin data list".')]
+Root = Annotated[
+    Path | None, typer.Option("--root", help=f"Folder of all data; else ${sources.VARIABLE}, else the user's cache.")
+]
+
+
+@contextmanager
+def one_message() -> Iterator[None]:
+    """What a person can put right is said in one message, without a traceback."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+
+
+@app.command("list")
+def list_sources(root: Root = None) -> None:
+    """Show every source of raw data, and whether it is there."""
+    folder = sources.data_root(root)
+    table = Table("name", "what it is", "there?", "how obtained", title=f"raw data under {folder}")
+    for name, source in sources.SOURCES.items():
+        try:
+            sources.locate(name, folder)
+            there = "[green]present[/]"
+        except sources.MissingData:
+            there = "missing"
+        table.add_row(name, source.what, there, source.how)
+    Console().print(table)
+
+
+@app.command()
+def get(name: Name, root: Root = None) -> None:
+    """Download what is missing of a source and check it; an interrupted download goes on where it stopped."""
+    with one_message():
+        files = sources.get(name, sources.data_root(root))
+    typer.echo(f"{name}: {len(files)} files, complete, in {next(iter(files.values())).parent}")
+
+
+@app.command()
+def verify(name: Name, root: Root = None) -> None:
+    """Compare the checksums of a source's files with the published ones."""
+    with one_message():
+        files = sources.locate(name, sources.data_root(root))
+        rows = sources.verify(name, sources.data_root(root))
+        for file, right, why in rows:
+            typer.echo(f"{'ok ' if right else 'BAD'} {files[file]}: {why}")
+        if wrong := [str(files[file]) for file, right, _ in rows if not right]:
+            raise ValueError(
+                f"not the published content: {', '.join(wrong)}. Move it away and run: fairmargin data get {name}"
+            )
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A dataset, a manifest (.csv, .tsv, .parquet) or an image folder.")],
+    root: Root = None,
+    out: Annotated[Path | None, typer.Option(help="Picture to write; NAME.png by default.")] = None,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "train",
+) -> None:
+    """Draw examples and the (label × bias) counts of a dataset. Other options are the dataset's own: --rho 0.9 …"""
+    from fairmargin.data import DATASETS, build, options
+    from fairmargin.data.show import draw
+    from fairmargin.losses.inputs import check_choice
+
+    with one_message():
+        check_choice(split, "split", ("train", "valid", "test"))
+        own = name not in DATASETS and Path(name).exists()
+        if own:
+            name, root = "folder", Path(name)
+        check_choice(name, "dataset", DATASETS)
+        data = build(name, root, **options.parse(DATASETS[name], name, context.args))
+        target = out or Path(f"{root.stem if own and root else name}.png")
+        typer.echo(f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test")
+        for key, value in data.info.notes.items():
+            typer.echo(f"{key}: {value}")
+        typer.echo(f"picture: {draw(data, target, split=split)}")

@@ -1,0 +1,153 @@
+"""Batches of a split, epoch after epoch: order from a sampler, pixels by index, views on the device.
+
+What a batch holds depends on (seed, epoch, its number) only: not on worker processes, not on the ranks that share it,
+not on where a run was interrupted.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from fairmargin.batch import Batch
+from fairmargin.data.samplers import PIXELS, Sampler, seeded
+from fairmargin.data.split import ArraySplit, FileSplit, Split
+from fairmargin.data.views import PartOf, Views
+
+
+class Loader:
+    """Each `for` runs through the rest of the current epoch and moves on to the next.
+
+    A loop left by `break` stays where it was and the next one continues there; `set_epoch` goes to the beginning of an
+    epoch. With `world_size` > 1 every rank gets its contiguous part of each batch: together, in rank order, they hold
+    what one process would. A last batch smaller than `world_size` leaves some ranks an empty part, so that all take the
+    same number of steps.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        views: Views,
+        sampler: Sampler,
+        batch_size: int,
+        *,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        workers: int = 0,  # processes that decode files; pixels in memory need none
+        drop_last: bool = False,
+        bias_features: Tensor | None = None,  # [N, G] by position in the split
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1; got {batch_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be from 0 to world_size − 1 = {world_size - 1}; got {rank}")
+        if bias_features is not None and len(bias_features) != len(split):
+            raise ValueError(
+                f"bias_features has {len(bias_features)} rows and the split {len(split)} samples; "
+                "export one row per sample, in the order of the split"
+            )
+        self.split, self.views, self.sampler, self.batch_size = split, views, sampler, batch_size
+        self.device, self.seed, self.workers, self.drop_last = torch.device(device), seed, workers, drop_last
+        self.bias_features, self.rank, self.world_size = bias_features, rank, world_size
+        self._drawn: tuple[int, list[Tensor]] | None = None
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch, self.next_batch = epoch, 0
+
+    def __len__(self) -> int:
+        """Batches in the current epoch, those already seen included."""
+        return len(self._batches())
+
+    def state_dict(self) -> dict[str, int]:
+        return {
+            "epoch": self.epoch,
+            "next_batch": self.next_batch,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        for name in ("seed", "batch_size"):
+            if state[name] != getattr(self, name):
+                raise ValueError(
+                    f"this position belongs to a loader with {name}={state[name]} and this one has "
+                    f"{name}={getattr(self, name)}; build it with the saved value to continue the same run"
+                )
+        self.epoch, self.next_batch = state["epoch"], state["next_batch"]
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, first = self.epoch, self.next_batch
+        batches = self._batches()[first:]
+        mine = [_bounds(len(batch), self.rank, self.world_size) for batch in batches]
+        parts = [batch[start:stop] for batch, (start, stop) in zip(batches, mine, strict=True)]
+        pixels = self._pixels(parts)
+        for k, (batch, (start, _), part, images) in enumerate(zip(batches, mine, parts, pixels, strict=True), first):
+            self.next_batch = k + 1  # before the yield: whoever holds this batch may save the position behind it
+            yield self._assemble(part, images, PartOf(seeded(PIXELS, self.seed, epoch, k), start, len(batch)))
+        self.set_epoch(epoch + 1)
+
+    def _batches(self) -> list[Tensor]:
+        """Those of the current epoch, kept because drawing them may take longer than asking for their number should."""
+        if self._drawn is None or self._drawn[0] != self.epoch:
+            self._drawn = self.epoch, self.sampler.batches(self.epoch, self.batch_size, self.drop_last)
+        return self._drawn[1]
+
+    def _assemble(self, index: Tensor, images: Tensor, randomness: PartOf) -> Batch:
+        bias, features = self.split.bias, self.bias_features
+        batch = Batch(
+            images=images,
+            labels=self.split.labels[index],
+            bias=None if bias is None else bias[index],
+            index=index,
+            bias_features=None if features is None else features[index],
+        ).to(self.device)
+        return replace(batch, images=self.views(batch.images, randomness))
+
+    def _pixels(self, parts: list[Tensor]) -> Iterable[Tensor]:
+        fetch = _Fetch(self.split, parts)
+        if self.workers == 0 or isinstance(self.split, ArraySplit):
+            return map(fetch.__getitem__, range(len(parts)))
+        return DataLoader(
+            fetch,
+            batch_size=None,
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # else it draws from the global one, and workers would change the run
+        )
+
+
+class _Fetch(Dataset[Tensor]):
+    """Item k: the pixels of batch k."""
+
+    def __init__(self, split: Split, parts: list[Tensor]) -> None:
+        self.split, self.parts = split, parts
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, k: int) -> Tensor:
+        index = self.parts[k]
+        try:
+            return self.split.images(index) if len(index) else self.split.images(torch.tensor([0]))[:0]
+        except Exception as error:
+            raise RuntimeError(f"{self._culprit(index)}: {type(error).__name__}: {error}") from error
+
+    def _culprit(self, index: Tensor) -> str:
+        """The first sample of a broken batch that cannot be read alone; decoders do not always name their file."""
+        for i in index:
+            try:
+                self.split.images(i[None])
+            except Exception:
+                name = self.split.paths[int(i)] if isinstance(self.split, FileSplit) else f"sample {int(i)}"
+                return f"cannot read {name}; repair or remove it"
+        return "each image of a batch can be read but not all together; do they have one size?"
+
+
+def _bounds(n: int, rank: int, world_size: int) -> tuple[int, int]:
+    """The part of rank `rank` when n samples are cut into contiguous, nearly equal parts."""
+    return n * rank // world_size, n * (rank + 1) // world_size

@@ -1,0 +1,217 @@
+"""Which samples make an epoch, in which order and in which batches: functions of (seed, epoch) and of nothing else."""
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ORDER, PIXELS = 0, 1  # streams of random numbers that share a seed
+
+
+def seeded(stream: int, *key: int) -> torch.Generator:
+    """A generator for this key. Neighbouring keys give unrelated numbers, which seeds like seed + epoch would not."""
+    state = np.random.SeedSequence((stream, *key)).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]))
+
+
+class Sampler(ABC):
+    """An order of samples for every epoch, cut into batches."""
+
+    @abstractmethod
+    def indices(self, epoch: int) -> Tensor:
+        """[m] positions in the split."""
+
+    def batches(self, epoch: int, batch_size: int, drop_last: bool = False) -> list[Tensor]:
+        """Positions, batch by batch. The last batch is smaller, or left out, if the samples do not fill it."""
+        indices = self.indices(epoch)
+        whole = len(indices) - len(indices) % batch_size if drop_last else len(indices)
+        return list(indices[:whole].split(batch_size)) if whole else []
+
+
+@dataclass(frozen=True)
+class InOrder(Sampler):
+    n: int
+
+    def indices(self, epoch: int) -> Tensor:
+        return torch.arange(self.n)
+
+
+@dataclass(frozen=True)
+class Shuffled(Sampler):
+    """Every sample once."""
+
+    n: int
+    seed: int = 0
+
+    def indices(self, epoch: int) -> Tensor:
+        return torch.randperm(self.n, generator=seeded(ORDER, self.seed, epoch))
+
+
+@dataclass(frozen=True)
+class ClassBalanced(Sampler):
+    """With replacement, every class equally often."""
+
+    labels: Tensor
+    seed: int = 0
+
+    def indices(self, epoch: int) -> Tensor:
+        return _draw(1 / _count_same(self.labels), seeded(ORDER, self.seed, epoch))
+
+
+@dataclass(frozen=True)
+class GroupBalanced(Sampler):
+    """With replacement, every (class, bias) group equally often; a class's samples of unknown bias are a group."""
+
+    labels: Tensor
+    bias: Tensor
+    seed: int = 0
+
+    def indices(self, epoch: int) -> Tensor:
+        return _draw(1 / _count_same(self.labels, self.bias), seeded(ORDER, self.seed, epoch))
+
+
+@dataclass(frozen=True)
+class Weighted(Sampler):
+    """With replacement, in proportion to `weights`, clipped at `ratio` times the smallest positive one unless None."""
+
+    weights: Tensor
+    ratio: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.weights.isfinite() & (self.weights >= 0)).all() or not (self.weights > 0).any():
+            raise ValueError("sampling weights must be finite, none negative and at least one above 0")
+        if self.ratio is not None and self.ratio < 1:
+            raise ValueError(f"ratio must be at least 1 (all weights equal), or None for no clip; got {self.ratio}")
+
+    def indices(self, epoch: int) -> Tensor:
+        weights = self.weights
+        if self.ratio is not None:
+            weights = weights.clamp(max=self.ratio * float(weights[weights > 0].min()))
+        return _draw(weights, seeded(ORDER, self.seed, epoch))
+
+
+def bias_weights(labels: Tensor, bias: Tensor) -> Tensor:
+    """1 / p̂(b | y) of each sample (Hong & Yang, NeurIPS 2021); unknown bias counts as one more value."""
+    return _count_same(labels) / _count_same(labels, bias)
+
+
+@dataclass(frozen=True)
+class BiasAware(Sampler):
+    """Every class in a batch comes with at least `per_batch` conflicting pairs: same class, different known bias.
+
+    Batches are cut from a shuffled epoch. Where a class lacks pairs, random conflicting samples of it take the places
+    of the batch's last samples, which move on to the next batch. An epoch has as many batches as a shuffled one, so
+    what moves past its end is left out until the next. A class with fewer than `per_batch` samples outside its main
+    bias is promised only that many pairs, and one with a single bias value none.
+    """
+
+    labels: Tensor
+    bias: Tensor
+    per_batch: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.per_batch < 1:
+            raise ValueError(f"per_batch must be at least 1; got {self.per_batch}")
+        present = torch.bincount(self.labels, minlength=len(self._wanted)) > 0
+        if alone := (present & (self._wanted == 0)).nonzero()[:, 0].tolist():
+            warnings.warn(
+                f"no conflicting pairs exist in class {', '.join(map(str, alone))}: all its samples of known bias have "
+                "one value; add samples that break the correlation, or expect no conflicting positives there",
+                stacklevel=3,
+            )
+
+    def indices(self, epoch: int) -> Tensor:
+        """The shuffled epoch, before conflicting samples are put in."""
+        return torch.randperm(len(self.labels), generator=seeded(ORDER, self.seed, epoch))
+
+    def batches(self, epoch: int, batch_size: int, drop_last: bool = False) -> list[Tensor]:
+        smallest = self.per_batch + 1 + int((self.bias < 0).any())
+        if batch_size < smallest:
+            raise ValueError(f"{self.per_batch} pairs per class need a batch of at least {smallest}; got {batch_size}")
+        generator = seeded(ORDER, self.seed, epoch)
+        queue = torch.randperm(len(self.labels), generator=generator)
+        full, rest = divmod(len(queue), batch_size)
+        sizes = [batch_size] * full + ([max(rest, smallest)] if rest and not drop_last else [])
+        batches = []
+        for size in sizes:
+            taken = self._take(queue, size)
+            natural, queue = queue[taken], queue[~taken]
+            batches.append(self._complete(natural, generator))
+        return batches
+
+    @cached_property
+    def _wanted(self) -> Tensor:
+        """[classes] conflicting samples that a class's part of a batch must hold."""
+        counts = self._counts(torch.arange(len(self.labels)))
+        return (counts.sum(1) - counts.amax(1)).clamp(max=self.per_batch)
+
+    @cached_property
+    def _shape(self) -> tuple[int, int]:
+        return int(self.labels.max()) + 1, max(int(self.bias.max()) + 1, 1)
+
+    def _counts(self, index: Tensor) -> Tensor:
+        """[classes, biases] of known bias among these samples."""
+        classes, biases = self._shape
+        known = index[self.bias[index] >= 0]
+        cells = torch.bincount(self.labels[known] * biases + self.bias[known], minlength=classes * biases)
+        return cells.view(classes, biases)
+
+    def _missing(self, index: Tensor) -> Tensor:
+        """[classes] samples to add: one of known bias if there is none, and what is wanted outside the main bias."""
+        counts = self._counts(index)
+        present = torch.bincount(self.labels[index], minlength=len(counts)) > 0
+        conflicting = counts.sum(1) - counts.amax(1)
+        missing = (self._wanted - conflicting).clamp(min=0) + (counts.sum(1) == 0)
+        return missing * (present & (self._wanted > 0))
+
+    def _take(self, queue: Tensor, size: int) -> Tensor:
+        """Mask over `queue`: its longest beginning that leaves room for what that beginning misses."""
+        m = min(size, len(queue))
+        # One more sample never lowers the sum of samples and missing ones, and raises it by at most per_batch + 2, so
+        # these jumps do not skip the longest beginning.
+        while (over := m + int(self._missing(queue[:m]).sum()) - size) > 0:
+            m -= max(1, over // (self.per_batch + 2))
+        taken = torch.arange(len(queue)) < m
+        # The next sample may bring a new class and need more places than are left; those go to classes already here.
+        while (free := size - int(taken.sum() + self._missing(queue[taken]).sum())) > 0:
+            familiar = torch.isin(self.labels[queue], self.labels[queue[taken]]) & ~taken
+            if not familiar.any():
+                break
+            taken[familiar.nonzero()[:free, 0]] = True
+        return taken
+
+    def _complete(self, natural: Tensor, generator: torch.Generator) -> Tensor:
+        """The samples and the conflicting ones they miss, shuffled."""
+        batch = natural
+        counts = self._counts(natural)
+        for y, missing in enumerate(self._missing(natural).tolist()):
+            if not missing:
+                continue
+            members = ((self.labels == y) & (self.bias >= 0)).nonzero()[:, 0]
+            if counts[y].sum() == 0:
+                first = members[torch.randint(len(members), (1,), generator=generator)]
+                batch, main, missing = torch.cat([batch, first]), int(self.bias[first]), missing - 1
+            else:
+                main = int(counts[y].argmax())
+            others = members[(self.bias[members] != main) & ~torch.isin(members, batch)]
+            batch = torch.cat([batch, others[torch.randperm(len(others), generator=generator)[:missing]]])
+        return batch[torch.randperm(len(batch), generator=generator)]
+
+
+def _count_same(*attributes: Tensor) -> Tensor:
+    """[N] how many samples share each sample's values; double, to be divided."""
+    _, group, size = torch.stack(attributes, 1).unique(dim=0, return_inverse=True, return_counts=True)
+    return size[group].double()
+
+
+def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """As many positions as there are weights, with replacement, by inverting the cumulative sum."""
+    total = weights.double().cumsum(0)
+    u = torch.rand(len(weights), generator=generator, dtype=torch.double) * total[-1]
+    return torch.searchsorted(total, u, right=True).clamp(max=len(weights) - 1)

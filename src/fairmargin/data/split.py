@@ -1,0 +1,79 @@
+"""One split of a dataset (train, valid or test), held in memory or read from files, and the three of them together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fairmargin.batch import DataInfo
+from fairmargin.data.views import Views
+
+
+class Split(Protocol):
+    """Samples with labels; pixels are fetched by index."""
+
+    @property
+    def labels(self) -> Tensor: ...  # [N] int64
+
+    @property
+    def bias(self) -> Tensor | None: ...  # [N] int64, −1: unknown; None: no sample has one
+
+    def __len__(self) -> int: ...
+
+    def images(self, index: Tensor) -> Tensor:
+        """uint8 [n, C, H, W], all of one size."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArraySplit:
+    """Small images: all pixels in memory as one uint8 tensor, a batch is one indexing operation."""
+
+    pixels: Tensor  # uint8 [N, C, H, W]
+    labels: Tensor
+    bias: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, index: Tensor) -> Tensor:
+        return self.pixels[index]
+
+    def subset(self, index: Tensor) -> "ArraySplit":
+        return ArraySplit(self.pixels[index], self.labels[index], None if self.bias is None else self.bias[index])
+
+
+@dataclass(frozen=True)
+class FileSplit:
+    """Images decoded when they are asked for, each by `decode` into uint8 [C, H, W] of one size."""
+
+    paths: Sequence[Path]
+    labels: Tensor
+    decode: Callable[[Path], Tensor]
+    bias: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, index: Tensor) -> Tensor:
+        return torch.stack([self.decode(self.paths[i]) for i in index.tolist()])
+
+    def subset(self, index: Tensor) -> "FileSplit":
+        paths = [self.paths[i] for i in index.tolist()]
+        return FileSplit(paths, self.labels[index], self.decode, None if self.bias is None else self.bias[index])
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset ready for training. `valid` comes from the training data; `test` never chooses anything."""
+
+    train: Split
+    valid: Split
+    test: Split
+    info: DataInfo
+    train_views: Views  # from uint8 batches to float inputs, with augmentation
+    eval_views: Views  # the same without
+    extra_tests: dict[str, Split] = field(default_factory=dict)

@@ -1,0 +1,60 @@
+"""Encoders by name, and the heads on them.
+
+encoder = build_encoder("resnet18", last_activation="tanh")
+head = projection_head("mlp", encoder.dim)
+z = head(encoder(images))  # [N, 128], unit length
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fairmargin.losses.inputs import check_choice
+from fairmargin.networks.bagnet import BagNet18
+from fairmargin.networks.encoder import Encoder
+from fairmargin.networks.heads import Head, linear_classifier, projection_head
+from fairmargin.networks.mlp import MLP
+from fairmargin.networks.resnet import BasicBlock, Bottleneck, ResNet, load_published
+from fairmargin.networks.simple_conv import SimpleConvNet
+
+narrow_resnet = partial(ResNet, BasicBlock, widths=(16, 32, 64), stem="cifar", shortcut="padding", fan="fan_in")
+
+ENCODERS: dict[str, Callable[..., Encoder]] = {
+    "simple-conv-7": partial(SimpleConvNet, kernel_size=7),
+    "simple-conv-1": partial(SimpleConvNet, kernel_size=1),
+    "resnet18": partial(ResNet, BasicBlock, (2, 2, 2, 2)),
+    "resnet34": partial(ResNet, BasicBlock, (3, 4, 6, 3)),
+    "resnet50": partial(ResNet, Bottleneck, (3, 4, 6, 3)),
+    "resnet101": partial(ResNet, Bottleneck, (3, 4, 23, 3)),
+    "resnet18-cifar": partial(ResNet, BasicBlock, (2, 2, 2, 2), stem="cifar"),
+    "resnet34-cifar": partial(ResNet, BasicBlock, (3, 4, 6, 3), stem="cifar"),
+    "resnet50-cifar": partial(ResNet, Bottleneck, (3, 4, 6, 3), stem="cifar"),
+    "resnet101-cifar": partial(ResNet, Bottleneck, (3, 4, 23, 3), stem="cifar"),
+    "resnet20": partial(narrow_resnet, (3, 3, 3)),
+    "resnet32": partial(narrow_resnet, (5, 5, 5)),
+    "bagnet18": BagNet18,
+    "mlp": MLP,
+}
+
+
+def build_encoder(name: str, **options: Any) -> Encoder:
+    """The encoder called `name`; `options` are keywords of its class, as in build_encoder("mlp", in_features=784)."""
+    check_choice(name, "encoder", ENCODERS)
+    return ENCODERS[name](**options)
+
+
+__all__ = [
+    "ENCODERS",
+    "MLP",
+    "BagNet18",
+    "BasicBlock",
+    "Bottleneck",
+    "Encoder",
+    "Head",
+    "ResNet",
+    "SimpleConvNet",
+    "build_encoder",
+    "linear_classifier",
+    "load_published",
+    "projection_head",
+]

@@ -1,0 +1,43 @@
+"""SimpleConvNet of Biased-MNIST (Bahng et al., ICML 2020): 7×7 kernels see digits, 1×1 kernels only colours."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from fairmargin.networks.encoder import Encoder, activation
+
+
+class SimpleConvNet(Encoder):
+    """Blocks of convolution (with bias), batch norm and activation, without pooling in between.
+
+    `last_activation="tanh"` lets cosines of h reach [−1, 1]; after ReLU they stay in [0, 1]. `stride=2` in the first
+    convolution makes everything after it four times cheaper.
+    """
+
+    def __init__(
+        self,
+        kernel_size: int = 7,
+        last_activation: str = "relu",
+        in_channels: int = 3,
+        *,
+        stride: int = 1,
+        widths: Sequence[int] = (16, 32, 64, 128),
+    ) -> None:
+        super().__init__(dim=widths[-1])
+        inputs = (in_channels, *widths[:-1])
+        strides = (stride, *[1] * (len(widths) - 1))
+        activations = (*["relu"] * (len(widths) - 1), last_activation)
+        self.blocks = nn.Sequential(
+            *(
+                nn.Sequential(
+                    nn.Conv2d(before, width, kernel_size, stride=step, padding=kernel_size // 2),
+                    nn.BatchNorm2d(width),
+                    activation(name),
+                )
+                for before, width, step, name in zip(inputs, widths, strides, activations, strict=True)
+            )
+        )
+        self.init_convolutions()
+
+    def maps(self, images: Tensor) -> Tensor:
+        return self.blocks(images)

@@ -1,0 +1,54 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairmargin.data import coloured_mnist, sources
+
+
+@pytest.fixture(scope="module")
+def root():
+    folder = Path(os.environ.get("FAIRMARGIN_DATA", "no-such-folder"))
+    try:
+        sources.locate("mnist", folder)
+    except sources.MissingData:
+        pytest.skip("needs the MNIST files under $FAIRMARGIN_DATA")
+    return folder
+
+
+def test_lff_digits_have_their_colour(root):
+    data = coloured_mnist.build(root, ratio=5, valid_fraction=0.0)
+    assert int((data.train.labels != data.train.bias).sum()) == 3000
+    bright = data.train.pixels.amax((2, 3)).float() / 255  # of each channel: the colour, where the digit is full white
+    means = torch.from_numpy(coloured_mnist.COLOURS).float()
+    for k in range(10):
+        seen = bright[data.train.bias == k].median(0).values
+        assert torch.allclose(seen, means[k].clamp(0, 1), atol=0.02)
+    assert (data.train.pixels[:, :, 0, 0] == 0).all()  # black background
+
+
+def test_irm_environments(root):
+    data = coloured_mnist.build(root, family="irm", valid_fraction=0.0)
+    assert data.train.pixels.shape == (50000, 3, 14, 14)
+    rate = lambda x: (x.labels != x.bias).float().mean().item()
+    assert rate(data.train.subset(torch.arange(0, 50000, 2))) == pytest.approx(0.2, abs=0.01)
+    assert rate(data.train.subset(torch.arange(1, 50000, 2))) == pytest.approx(0.1, abs=0.01)
+    assert rate(data.test) == pytest.approx(0.9, abs=0.01)
+    lit = data.train.pixels.flatten(2).amax(2) > 0
+    assert torch.equal(lit[:, 0], data.train.bias == 1)
+    assert torch.equal(lit[:, 1], data.train.bias == 0)
+    assert not lit[:, 2].any()
+
+
+def test_lnl_train_colours_follow_the_digit_and_test_colours_do_not(root):
+    data = coloured_mnist.build(root, family="lnl")
+    assert torch.equal(data.train.labels, data.train.bias)
+    assert (data.test.labels == data.test.bias).float().mean().item() == pytest.approx(0.1, abs=0.02)
+
+
+def test_bad_options(root):
+    with pytest.raises(ValueError, match="unknown family 'lfff': did you mean 'lff'"):
+        coloured_mnist.build(root, family="lfff")
+    with pytest.raises(ValueError, match="severity must be from 1 to 5; got 9"):
+        coloured_mnist.build(root, severity=9)
