@@ -122,10 +122,10 @@ def test_resuming_equals_going_on(stop: int, bias_aware: bool):
 def test_resuming_with_workers(file_split: FileSplit):
     expected = list(loader(file_split))
     interrupted = loader(file_split, workers=2)
-    seen = [batch for batch, _ in zip(interrupted, range(2), strict=False)][:2]
-    state = {**interrupted.state_dict(), "next_batch": 2}
+    stream = iter(interrupted)
+    seen = [next(stream), next(stream)]
     resumed = loader(file_split, workers=1)
-    resumed.load_state_dict(state)
+    resumed.load_state_dict(interrupted.state_dict())
     assert_same([*seen, *resumed], expected)
 
 
@@ -155,9 +155,11 @@ def test_ranks_together_hold_the_batches_of_one_process(world_size: int, views: 
             torch.testing.assert_close(torch.cat([part.images for part in parts]), whole.images)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("damage", ["not an image", "truncated", "missing"])
-def test_a_broken_file_is_named(file_split: FileSplit, workers: int, damage: str):
+@pytest.mark.parametrize(
+    ("damage", "workers"),
+    [("not an image", 0), ("truncated", 0), ("missing", 0), ("truncated", 1)],  # torch takes 5 s to end failed workers
+)
+def test_a_broken_file_is_named(file_split: FileSplit, damage: str, workers: int):
     path = file_split.paths[13]
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:-60])

@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ MAPPINGS = {
     ),
 }  # fmt: skip
 TEST_ALIGNED = 0.1
+FIRST_STREAM = {"train": 0, "test": 1_000_000}  # no training and test image share their noise
 CACHE_VERSION = 1  # raise when the same settings make other pixels
 
 
@@ -76,17 +78,18 @@ def build(
         )
     images, labels, test_images, test_labels = raw.cifar10(sources.locate("cifar10", root))
     frost = corruptions.frost_source(frost_dir)
-    settings = {"mapping": mapping, "level": level, "seed": seed, "frost": frost, "version": CACHE_VERSION}
+    settings = {"mapping": mapping, "level": level, "seed": seed, "version": CACHE_VERSION}
+    settings["frost"] = frost if frost_dir is None else str(Path(frost_dir).resolve())
 
     def split(name: str, pixels: np.ndarray, y: np.ndarray, aligned: float) -> ArraySplit:
         bias = assign_by_milestones(y, aligned)
-        folder = root / "cache" / "corrupted-cifar10"
-        made = _cached(
-            folder,
-            {**settings, "split": name, "aligned": aligned},
-            lambda: _corrupt(pixels, bias, mapping, level, seed, frost_dir),
+        stream = np.arange(len(y)) + FIRST_STREAM[name]
+        make = partial(_corrupt, pixels, bias, stream, mapping, level, seed, frost_dir)
+        return in_memory(
+            _cached(root / "cache" / "corrupted-cifar10", {**settings, "split": name, "aligned": aligned}, make),
+            y,
+            bias,
         )
-        return in_memory(made, y, bias)
 
     whole, test = split("train", images, labels, 1 - ratio / 100), split("test", test_images, test_labels, TEST_ALIGNED)
     kept, held_out = split_off(whole.labels, whole.bias, valid_fraction, seed=seed)
@@ -98,13 +101,21 @@ def build(
 
 
 def _corrupt(
-    images: np.ndarray, bias: np.ndarray, mapping: str, level: int, seed: int, frost_dir: Path | None
+    images: np.ndarray,
+    bias: np.ndarray,
+    stream: np.ndarray,
+    mapping: str,
+    level: int,
+    seed: int,
+    frost_dir: Path | None,
 ) -> np.ndarray:
     out = np.empty_like(images)
     for b, name in enumerate(MAPPINGS[mapping]):
         index = np.flatnonzero(bias == b)
         if len(index):
-            out[index] = corruptions.corrupt(images[index], name, level, seed=seed, index=index, frost_dir=frost_dir)
+            out[index] = corruptions.corrupt(
+                images[index], name, level, seed=seed, index=stream[index], frost_dir=frost_dir
+            )
     return out
 
 

@@ -119,7 +119,7 @@ def read_manifest(
         workers: processes that decode; 0 or 1: this one.
     """
     check_choice(check_files, "check_files", CHECKS)
-    drafts = _manifest_drafts(Path(path), path_column, label_column, tuple(bias_columns), split_column, root)
+    drafts = _manifest_drafts(Path(path), path_column, label_column, bias_columns, split_column, root)
     return _check(drafts, path, partial(_look, check=check_files), skip_bad, workers)[0]
 
 
@@ -175,7 +175,7 @@ def build(
     if path.is_dir():
         drafts = _folder_drafts(path, bias_level)
     else:
-        drafts = _manifest_drafts(path, path_column, label_column, tuple(bias_columns), split_column, root)
+        drafts = _manifest_drafts(path, path_column, label_column, bias_columns, split_column, root)
     _check_test(path, any(draft.sample.split == "test" for draft in drafts), test_fraction)  # before hours of decoding
     in_memory = len(drafts) * math.prod(decoder.shape) <= memory_limit
     look = partial(_look, check=check_files, decoder=decoder if in_memory else None)
@@ -201,7 +201,7 @@ def build(
     if manifest.skipped:
         notes["skipped"] = "\n".join(map(str, manifest.skipped))
     info = DataInfo(
-        name=path.stem,
+        name=path.resolve().name if path.is_dir() else path.stem,
         class_names=manifest.class_names,
         bias_names=manifest.bias_names,
         image_shape=decoder.shape,
@@ -224,15 +224,16 @@ def _manifest_drafts(
     path: Path,
     path_column: str,
     label_column: str,
-    bias_columns: tuple[str, ...],
+    bias_columns: Sequence[str],
     split_column: str | None,
     root: Path | None,
 ) -> list[_Draft]:
     header, rows = _table(path)
     path_at = _column(path, header, path_column)
     label_at = _column(path, header, label_column)
-    find = _column_if_there if bias_columns == ("bias",) else _column
-    bias_at = [at for name in bias_columns if (at := find(path, header, name)) is not None]
+    biases = [bias_columns] if isinstance(bias_columns, str) else list(bias_columns)
+    find = _column_if_there if biases == ["bias"] else _column
+    bias_at = [at for name in biases if (at := find(path, header, name)) is not None]
     find = _column_if_there if split_column == "split" else _column
     split_at = None if split_column is None else find(path, header, split_column)
     base = Path(os.path.abspath(path.parent if root is None else root))
