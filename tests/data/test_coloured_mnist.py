@@ -47,6 +47,22 @@ def test_lnl_train_colours_follow_the_digit_and_test_colours_do_not(root):
     assert (data.test.labels == data.test.bias).float().mean().item() == pytest.approx(0.1, abs=0.02)
 
 
+@pytest.mark.parametrize(("patch", "pixels"), [("large", 784), ("medium", 16), ("small", 4), ("variance-high", 49)])
+def test_spuco_colours_part_of_the_background(root, patch, pixels):
+    data = coloured_mnist.build(root, family="spuco", patch=patch, valid_fraction=0.0)
+    assert data.info.counts.shape == (5, 5)
+    own = data.info.counts.diagonal().float() / data.info.counts.sum(1)
+    assert torch.allclose(own, torch.full((5,), 0.995), atol=1e-3)
+    balanced = torch.bincount(data.test.labels * 5 + data.test.bias).view(5, 5)
+    assert (balanced.max(1).values - balanced.min(1).values <= 1).all()
+    coloured = (data.train.pixels.amax(1) != data.train.pixels.amin(1)).flatten(1).sum(1)
+    assert coloured.max() <= pixels
+    assert coloured.float().mean() > 0.7 * pixels
+    red = data.train.pixels[data.train.bias == 0]
+    lit = red.amax(1) != red.amin(1)
+    assert (red.permute(0, 2, 3, 1)[lit] == torch.tensor([255, 0, 0], dtype=torch.uint8)).all()
+
+
 def test_bad_options(root):
     with pytest.raises(ValueError, match="unknown family 'lfff': did you mean 'lff'"):
         coloured_mnist.build(root, family="lfff")

@@ -104,8 +104,18 @@ def test_own_images_with_broken_rows(tmp_path):
     assert result.exit_code == 2, result.output
     for name in ("gone.png", "8.png", "12.png"):
         assert name in result.output
+    assert "3 problems, nothing was loaded" in result.output
     assert sorted(tmp_path.iterdir()) == before
     result = runner.invoke(app, ["data", "show", str(manifest), "--image-size", "16", "--out", str(out), "--skip-bad"])
     assert result.exit_code == 0, result.output
     assert "skipped" in result.output
     assert out.exists()
+
+
+def test_a_large_report_names_every_bad_row(tmp_path):
+    manifest = tmp_path / "manifest.csv"
+    manifest.write_text("path,label,split\n" + "".join(f"gone{i}.png,a,train\n" for i in range(150)))
+    result = runner.invoke(app, ["data", "show", str(manifest), "--out", str(tmp_path / "out.png")])
+    assert result.exit_code == 2
+    assert all(f"gone{i}.png" in result.output for i in range(150))
+    assert not (tmp_path / "out.png").exists()

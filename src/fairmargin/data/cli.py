@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairmargin.data import sources
+from fairmargin.data.table import SHOWN, BadManifest
 
 app = typer.Typer(help="List, get and check raw data.", no_args_is_help=True)
 
@@ -25,7 +26,7 @@ def one_message() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        typer.echo(str(error), err=True)
+        typer.echo(error.report() if isinstance(error, BadManifest) else str(error), err=True)
         raise typer.Exit(2) from error
 
 
@@ -89,5 +90,7 @@ def show(
         target = out or Path(f"{root.stem if own and root else name}.png")
         typer.echo(f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test")
         for key, value in data.info.notes.items():
-            typer.echo(f"{key}: {value}")
+            lines = value.splitlines()
+            rest = [f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+            typer.echo("\n  ".join([f"{key}: {lines[0] if lines else ''}", *lines[1:SHOWN], *rest]))
         typer.echo(f"picture: {draw(data, target, split=split)}")

@@ -31,9 +31,13 @@ class BadManifest(ValueError):
         self.problems, self.source, self.advice = tuple(problems), source, advice
 
     def __str__(self) -> str:
+        return self.report(SHOWN)
+
+    def report(self, most: int | None = None) -> str:
+        """Every problem on a line of its own, or the first `most` of them."""
         number = len(self.problems)
-        more = [f"… and {number - SHOWN} more"] if number > SHOWN else []
-        lines = [*map(str, self.problems[:SHOWN]), *more, *([self.advice] if self.advice else [])]
+        more = [f"… and {number - most} more"] if most is not None and number > most else []
+        lines = [*map(str, self.problems[:most]), *more, *([self.advice] if self.advice else [])]
         return "\n  ".join([f"{self.source}: {number} problem{'s'[: number > 1]}, nothing was loaded", *lines])
 
     def write_problems(self, path: Path) -> None:
