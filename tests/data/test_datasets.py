@@ -114,7 +114,9 @@ def test_own_images_with_broken_rows(tmp_path):
 
 def test_a_large_report_names_every_bad_row(tmp_path):
     manifest = tmp_path / "manifest.csv"
-    manifest.write_text("path,label,split\n" + "".join(f"gone{i}.png,a,{'test' if i % 3 else 'train'}\n" for i in range(150)))
+    manifest.write_text(
+        "path,label,split\n" + "".join(f"gone{i}.png,a,{'test' if i % 3 else 'train'}\n" for i in range(150))
+    )
     result = runner.invoke(app, ["data", "show", str(manifest), "--out", str(tmp_path / "out.png")])
     assert result.exit_code == 2
     assert all(f"gone{i}.png" in result.output for i in range(150))

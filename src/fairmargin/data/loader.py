@@ -5,7 +5,6 @@ not on where a run was interrupted.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -88,7 +87,8 @@ class Loader:
         pixels = self._pixels(parts)
         for k, (batch, (start, _), part, images) in enumerate(zip(batches, mine, parts, pixels, strict=True), first):
             self.next_batch = k + 1  # before the yield: whoever holds this batch may save the position behind it
-            yield self._assemble(part, images, PartOf(seeded(PIXELS, self.seed, epoch, k), start, len(batch)))
+            drawn = PartOf(seeded(PIXELS, self.seed, epoch, k), start, len(batch)) if self.views.steps else None
+            yield self._assemble(part, images, drawn)
         self.set_epoch(epoch + 1)
 
     def _batches(self) -> list[Tensor]:
@@ -97,16 +97,15 @@ class Loader:
             self._drawn = self.epoch, self.sampler.batches(self.epoch, self.batch_size, self.drop_last)
         return self._drawn[1]
 
-    def _assemble(self, index: Tensor, images: Tensor, randomness: PartOf) -> Batch:
+    def _assemble(self, index: Tensor, images: Tensor, randomness: PartOf | None) -> Batch:
         bias, features = self.split.bias, self.bias_features
-        batch = Batch(
-            images=images,
-            labels=self.split.labels[index],
-            bias=None if bias is None else bias[index],
-            index=index,
-            bias_features=None if features is None else features[index],
-        ).to(self.device)
-        return replace(batch, images=self.views(batch.images, randomness))
+        return Batch(
+            images=self.views(images.to(self.device, non_blocking=True), randomness),
+            labels=self.split.labels.index_select(0, index).to(self.device),
+            bias=None if bias is None else bias.index_select(0, index).to(self.device),
+            index=index.to(self.device),
+            bias_features=None if features is None else features.index_select(0, index).to(self.device),
+        )
 
     def _pixels(self, parts: list[Tensor]) -> Iterable[Tensor]:
         fetch = _Fetch(self.split, parts)

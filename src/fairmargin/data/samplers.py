@@ -140,9 +140,9 @@ class BiasAware(Sampler):
         sizes = [batch_size] * full + ([max(rest, smallest)] if rest and not drop_last else [])
         batches = []
         for size in sizes:
-            taken = self._take(queue, size)
-            natural, queue = queue[taken], queue[~taken]
-            batches.append(self._complete(natural, generator))
+            natural = queue[: self._fitting(queue[:size], size)]
+            queue = queue[len(natural) :]
+            batches.append(self._complete(natural, size, generator))
         return batches
 
     @cached_property
@@ -170,38 +170,50 @@ class BiasAware(Sampler):
         missing = (self._wanted - conflicting).clamp(min=0) + (counts.sum(1) == 0)
         return missing * (present & (self._wanted > 0))
 
-    def _take(self, queue: Tensor, size: int) -> Tensor:
-        """Mask over `queue`: its longest beginning that leaves room for what that beginning misses."""
-        m = min(size, len(queue))
+    def _fitting(self, samples: Tensor, size: int) -> int:
+        """How many of `samples`, from the first, fit in a batch together with what they miss."""
+        m = len(samples)
         # One more sample never lowers the sum of samples and missing ones, and raises it by at most per_batch + 2, so
-        # these jumps do not skip the longest beginning.
-        while (over := m + int(self._missing(queue[:m]).sum()) - size) > 0:
+        # these jumps do not skip the answer.
+        while (over := m + int(self._missing(samples[:m]).sum()) - size) > 0:
             m -= max(1, over // (self.per_batch + 2))
-        taken = torch.arange(len(queue)) < m
-        # The next sample may bring a new class and need more places than are left; those go to classes already here.
-        while (free := size - int(taken.sum() + self._missing(queue[taken]).sum())) > 0:
-            familiar = torch.isin(self.labels[queue], self.labels[queue[taken]]) & ~taken
-            if not familiar.any():
-                break
-            taken[familiar.nonzero()[:free, 0]] = True
-        return taken
+        return m
 
-    def _complete(self, natural: Tensor, generator: torch.Generator) -> Tensor:
+    def _complete(self, natural: Tensor, size: int, generator: torch.Generator) -> Tensor:
         """The samples and the conflicting ones they miss, shuffled."""
-        batch = natural
-        counts = self._counts(natural)
+        batch, counts = natural, self._counts(natural)
+        order, ends = self._by_cell
         for y, missing in enumerate(self._missing(natural).tolist()):
             if not missing:
                 continue
-            members = ((self.labels == y) & (self.bias >= 0)).nonzero()[:, 0]
+            unknown, *_, last = e = ends[y].tolist()
             if counts[y].sum() == 0:
-                first = members[torch.randint(len(members), (1,), generator=generator)]
+                first = _pick(order[unknown:last], batch, 1, generator)
                 batch, main, missing = torch.cat([batch, first]), int(self.bias[first]), missing - 1
             else:
                 main = int(counts[y].argmax())
-            others = members[(self.bias[members] != main) & ~torch.isin(members, batch)]
-            batch = torch.cat([batch, others[torch.randperm(len(others), generator=generator)[:missing]]])
+            others = torch.cat([order[unknown : e[main]], order[e[main + 1] : last]])
+            batch = torch.cat([batch, _pick(others, batch, missing, generator)])
+        # The next sample may have brought a new class, and missed more than the places left; they go to classes here.
+        for i in torch.randint(len(natural), (size - len(batch),), generator=generator).tolist():
+            y = int(self.labels[natural[i]])
+            members = order[ends[y - 1, -1] if y else 0 : ends[y, -1]]
+            batch = torch.cat([batch, _pick(members, batch, 1, generator)])
         return batch[torch.randperm(len(batch), generator=generator)]
+
+    @cached_property
+    def _by_cell(self) -> tuple[Tensor, Tensor]:
+        """Samples ordered by class, then by bias, unknown first; and where each such cell ends, [classes, 1 + biases]."""
+        classes, biases = self._shape
+        cell = self.labels * (1 + biases) + self.bias + 1
+        ends = torch.bincount(cell, minlength=classes * (1 + biases)).cumsum(0)
+        return cell.argsort(stable=True), ends.view(classes, 1 + biases)
+
+
+def _pick(pool: Tensor, batch: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """So many at random of `pool`, none of which is in `batch`."""
+    pool = pool[~torch.isin(pool, batch)]
+    return pool[torch.randperm(len(pool), generator=generator)[:number]]
 
 
 def _count_same(*attributes: Tensor) -> Tensor:

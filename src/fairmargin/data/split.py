@@ -40,7 +40,7 @@ class ArraySplit:
         return len(self.labels)
 
     def images(self, index: Tensor) -> Tensor:
-        return self.pixels[index]
+        return self.pixels.index_select(0, index)  # many times faster than pixels[index]
 
     def subset(self, index: Tensor) -> "ArraySplit":
         return ArraySplit(self.pixels[index], self.labels[index], None if self.bias is None else self.bias[index])

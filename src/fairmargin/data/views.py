@@ -9,6 +9,7 @@ Note: between steps values stay floats; codes that augment PIL images round to 8
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -69,9 +70,15 @@ class Views:
                 x = x / 255
             x = step(x, generator)
         unit = 255 if x.dtype == torch.uint8 else 1
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        scale, shift = (1 / (unit * std)).to(x.device), (mean / std).to(x.device)
+        scale, shift = _normalisation(self.mean, self.std, unit, x.device)
         return (x.float().mul_(scale) if unit == 255 else x * scale).sub_(shift)
+
+
+@lru_cache(maxsize=64)
+def _normalisation(mean: Channels, std: Channels, unit: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(x/unit − mean)/std as x·scale − shift; each [C, 1, 1]."""
+    m, s = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+    return (1 / (unit * s)).to(device), (m / s).to(device)
 
 
 @dataclass(frozen=True)
