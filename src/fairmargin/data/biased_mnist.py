@@ -14,7 +14,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import assign_by_count, count_cells, split_off
 from fairmargin.data.split import ArraySplit, Data
-from fairmargin.data.views import plain
+from fairmargin.data.views import HALF, plain
 from fairmargin.losses.inputs import check_choice
 
 DIGITS = tuple("0123456789")
@@ -30,7 +30,6 @@ PALETTES = {
 }
 TENTH = {"paper": "spring green", "rebias": "grey"}
 UNBIASED = 0.1  # ρ of the test set: every colour is equally likely
-MEAN = STD = (0.5, 0.5, 0.5)
 
 
 def colour(grey: np.ndarray, bias: np.ndarray, *, palette: str = "paper", background: bool = True) -> np.ndarray:
@@ -133,10 +132,7 @@ def _build(
         return ArraySplit(pixels, torch.from_numpy(labels[source].astype(np.int64)), torch.from_numpy(bias))
 
     whole, tested = split(*train, rho), split(*test, test_rho)  # in this order: one stream
-    kept, held_out = split_off(whole.labels, whole.bias, valid_fraction, seed=seed)
-    trained, valid = (
-        (whole, whole.subset(held_out)) if not len(held_out) else (whole.subset(kept), whole.subset(held_out))
-    )
+    trained, valid = whole.hold_out(valid_fraction, seed=seed)
     info = DataInfo(
         name=name,
         class_names=DIGITS,
@@ -145,4 +141,4 @@ def _build(
         counts=count_cells(trained.labels, trained.bias, 10, 10),
         notes=notes,
     )
-    return Data(trained, valid, tested, info, plain(MEAN, STD), plain(MEAN, STD))
+    return Data(trained, valid, tested, info, plain(*HALF), plain(*HALF))

@@ -7,7 +7,7 @@ import torch
 
 from fairmargin.batch import DataInfo
 from fairmargin.data import raw, sources
-from fairmargin.data.bias import count_cells, split_off
+from fairmargin.data.bias import count_cells
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import CIFAR10, CIFAR100, crop_flip, plain, supcon
 from fairmargin.losses.inputs import check_choice
@@ -38,11 +38,10 @@ def _build(
 ) -> Data:
     check_choice(views, "views", ("crop-flip", "supcon"))
     whole, test = (in_memory(*arrays[i : i + 2]) for i in (0, 2))
-    kept, held_out = split_off(whole.labels, None, valid_fraction, seed=seed)
+    train, valid = whole.hold_out(valid_fraction, seed=seed)
     info = DataInfo(name, class_names, (), (3, 32, 32), count_cells(whole.labels, None, len(class_names), 0))
     train_views = supcon(32, *statistics) if views == "supcon" else crop_flip(32, 4, *statistics)
-    train = whole.subset(kept) if len(held_out) else whole
-    return Data(train, whole.subset(held_out), test, info, train_views, plain(*statistics))
+    return Data(train, valid, test, info, train_views, plain(*statistics))
 
 
 def in_memory(images: np.ndarray, labels: np.ndarray, bias: np.ndarray | None = None) -> ArraySplit:

@@ -14,13 +14,12 @@ import torch
 
 from fairmargin.batch import DataInfo
 from fairmargin.data import raw, sources
-from fairmargin.data.bias import assign_by_milestones, count_cells, split_off
+from fairmargin.data.bias import assign_by_milestones, count_cells
 from fairmargin.data.biased_mnist import DIGITS
 from fairmargin.data.split import ArraySplit, Data
-from fairmargin.data.views import plain
+from fairmargin.data.views import HALF, plain
 from fairmargin.losses.inputs import check_choice
 
-MEAN = STD = (0.5, 0.5, 0.5)
 COLOURS = np.array(
     [
         (0.983682, 0.312519, 0.168575), (0.990530, 0.915605, 0.351512), (0.672964, 0.461070, 0.579808),
@@ -84,11 +83,10 @@ def build(
             bias, test_bias = train_labels, random.integers(10, size=len(test_labels))
         whole = _painted(train_images, train_labels, bias, spread, random)
         test = _painted(test_images, test_labels, test_bias, spread, random)
-    kept, held_out = split_off(whole.labels, whole.bias, valid_fraction, seed=seed)
-    train = whole.subset(kept) if len(held_out) else whole
+    train, valid = whole.hold_out(valid_fraction, seed=seed)
     counts = count_cells(train.labels, train.bias, len(names), len(biases))
     info = DataInfo("coloured-mnist", names, biases, shape, counts, {"source": "MNIST", "family": family})
-    return Data(train, whole.subset(held_out), test, info, plain(MEAN, STD), plain(MEAN, STD))
+    return Data(train, valid, test, info, plain(*HALF), plain(*HALF))
 
 
 def _painted(

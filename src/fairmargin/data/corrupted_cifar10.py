@@ -16,7 +16,7 @@ import numpy as np
 
 from fairmargin.batch import DataInfo
 from fairmargin.data import align_conflict, corruptions, raw, sources
-from fairmargin.data.bias import assign_by_milestones, count_cells, split_off
+from fairmargin.data.bias import assign_by_milestones, count_cells
 from fairmargin.data.cifar import CLASSES, in_memory
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import CIFAR10, crop_flip, plain
@@ -92,12 +92,11 @@ def build(
         )
 
     whole, test = split("train", images, labels, 1 - ratio / 100), split("test", test_images, test_labels, TEST_ALIGNED)
-    kept, held_out = split_off(whole.labels, whole.bias, valid_fraction, seed=seed)
-    train = whole.subset(kept) if len(held_out) else whole
+    train, valid = whole.hold_out(valid_fraction, seed=seed)
     notes = {"source": "CIFAR-10", "ratio": f"{ratio:g} %", "mapping": mapping, "level": str(level), "frost": frost}
     counts = count_cells(train.labels, train.bias, 10, 10)
     info = DataInfo("corrupted-cifar10", CLASSES, MAPPINGS[mapping], (3, 32, 32), counts, notes)
-    return Data(train, whole.subset(held_out), test, info, train_views, eval_views)
+    return Data(train, valid, test, info, train_views, eval_views)
 
 
 def _corrupt(

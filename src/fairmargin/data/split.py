@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
+from fairmargin.data.bias import split_off
 from fairmargin.data.views import Views
 
 
@@ -44,6 +45,11 @@ class ArraySplit:
 
     def subset(self, index: Tensor) -> "ArraySplit":
         return ArraySplit(self.pixels[index], self.labels[index], None if self.bias is None else self.bias[index])
+
+    def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:
+        """(train, valid): `fraction` of every (label, bias) cell is held out; 0 keeps all where it is."""
+        kept, held_out = split_off(self.labels, self.bias, fraction, seed=seed)
+        return (self.subset(kept) if len(held_out) else self), self.subset(held_out)
 
 
 @dataclass(frozen=True)
