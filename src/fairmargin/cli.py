@@ -1,13 +1,18 @@
 """The `fairmargin` command."""
 
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from fairmargin.data.cli import app as data
+from fairmargin.data.table import BadManifest
 from fairmargin.version import __version__
 
 app = typer.Typer(
@@ -18,6 +23,15 @@ app = typer.Typer(
 )
 
 app.add_typer(data, name="data")
+
+WRONG_INPUT, DIVERGED, SIGNAL = 2, 3, 128  # exit codes; SIGNAL plus the number of the one that stopped a run
+
+File = Annotated[Path | None, typer.Argument(help="A configuration (TOML); see docs/configuration.md.")]
+Dataset = Annotated[
+    str | None, typer.Option(help='From "fairmargin list datasets", or the path of a manifest or image folder.')
+]
+Network = Annotated[str | None, typer.Option(help='From "fairmargin list networks"; else the dataset\'s preset.')]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as --set train.epochs=3.")]
 
 
 def _version(show: bool) -> None:
@@ -35,28 +49,222 @@ def main(
     pass
 
 
+@contextmanager
+def _said_plainly() -> Iterator[None]:
+    """What a person can put right is said in one message, with an exit code of its own kind."""
+    from fairmargin.interrupt import Interrupted
+    from fairmargin.train import Diverged
+
+    try:
+        yield
+    except Interrupted as stop:
+        typer.echo(str(stop), err=True)
+        raise typer.Exit(SIGNAL + stop.number) from stop
+    except Diverged as error:
+        typer.echo(f"training diverged. {error}", err=True)
+        raise typer.Exit(DIVERGED) from error
+    except BadManifest as error:
+        typer.echo(error.report(), err=True)
+        raise typer.Exit(WRONG_INPUT) from error
+    except (OSError, ValueError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(WRONG_INPUT) from error
+
+
+def _command() -> list[str]:
+    return ["fairmargin", *sys.argv[1:]]
+
+
+@app.command()
+def train(
+    file: File = None,
+    dataset: Dataset = None,
+    method: Annotated[str | None, typer.Option(help='From "fairmargin list methods".')] = None,
+    network: Network = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/DATASET/METHOD/seed-SEED by default.")] = None,
+    changes: Changes = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder as it was configured.")] = None,
+) -> None:
+    """Train one method on one dataset, evaluate it, and record everything in a folder.
+
+    The same command again continues an interrupted run, and shows a finished one. Under torchrun it uses every process.
+    """
+    from fairmargin import config as configuration
+    from fairmargin import distributed
+    from fairmargin.compare import folder_of
+    from fairmargin.run import run
+
+    with _said_plainly():
+        if resume is not None:
+            if file or dataset or method or network or seed is not None or out or changes:
+                raise ValueError("--resume takes the configuration of its folder; leave the other options out")
+            config, folder = configuration.load_resolved(resume / "config.toml"), resume
+        else:
+            config = configuration.load(
+                file, dataset=dataset, network=network, method=method, seed=seed, overrides=changes or ()
+            )
+            folder = out or folder_of(config, Path("runs") / config.data.name)
+        record = run(config, folder, command=_command())
+        if record.result is not None and distributed.is_first():
+            Console().print(_judged(record.result["test"], "test accuracy in percent, with 95 % intervals"))
+            typer.echo(f"run folder: {folder}\nreport:     fairmargin report {shlex.quote(str(folder))}")
+
+
+def _judged(sets: dict[str, dict[str, Any]], title: str) -> Table:
+    """One column for each classifier."""
+    shown = Table("", *map(_classifier, sets), title=title)
+    for name in next(iter(sets.values()))["accuracy"]:
+        shown.add_row(name, *(_interval(judged["accuracy"][name]) for judged in sets.values()))
+    gaps = [judged["equalised_odds_gap"] for judged in sets.values()]
+    errors = [judged["calibration"] and judged["calibration"]["ece"] for judged in sets.values()]
+    for name, numbers in (("equalised-odds gap", gaps), ("calibration error", errors)):
+        if any(number is not None for number in numbers):
+            shown.add_row(name, *("–" if number is None else f"{100 * number:.1f}" for number in numbers))
+    return shown
+
+
+def _classifier(name: str) -> str:
+    return {"own": "own classifier", "probe": "linear probe", "knn": "nearest neighbours"}[name]
+
+
+@app.command()
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    weights: Annotated[str, typer.Option(help="last or best (on validation).")] = "last",
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Write everything measured to this JSON file.")] = None,
+) -> None:
+    """Evaluate a run's saved weights again, on its own data or on data changed with --set data.test_rho=0.5."""
+    import json
+
+    from fairmargin import assemble, checkpoint
+    from fairmargin import config as configuration
+    from fairmargin.evaluate import evaluate as measure
+    from fairmargin.losses.inputs import check_choice
+
+    with _said_plainly():
+        check_choice(weights, "weights", ("last", "best"))
+        config = configuration.override(configuration.load_resolved(folder / "config.toml"), changes or ())
+        data = assemble.data(config)
+        method = assemble.method(config, data)
+        name = {"last": "weights.safetensors", "best": "best.safetensors"}[weights]
+        method.load_state_dict(checkpoint.load_weights(folder / name)[0])
+        device = assemble.device(config.train.device)
+        found = measure(
+            method.to(device),
+            data,
+            classifiers=config.evaluate.classifiers,
+            device=device,
+            batch_size=config.evaluate.batch_size,
+            workers=config.train.workers,
+            resamples=config.evaluate.resamples,
+        )
+        for title, sets in {"test": found.test, **found.extra_tests}.items():
+            Console().print(_judged(sets, f"{title}: accuracy in percent, with 95 % intervals"))
+        for warning in dict.fromkeys(w for judged in found.test.values() for w in judged["warnings"]):
+            typer.echo(f"warning: {warning}")
+        if out is not None:
+            everything = {
+                "test": found.test,
+                "extra_tests": found.extra_tests,
+                "similarity": found.similarity,
+                "ordering": found.ordering,
+            }
+            out.write_text(json.dumps(everything, indent=1), "utf-8")
+
+
+def _interval(x: dict[str, float]) -> str:
+    return f"{100 * x['value']:.1f} ({100 * x['low']:.1f}–{100 * x['high']:.1f})"
+
+
+@app.command()
+def compare(
+    file: File = None,
+    dataset: Dataset = None,
+    methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "ce,eps-supinfonce,eps-supinfonce+fairkl",
+    network: Network = None,
+    seeds: Annotated[str, typer.Option(help="How many (3 means 0,1,2), or which: 0,5.")] = "3",
+    out: Annotated[Path | None, typer.Option(help="Folder of all runs; runs/DATASET by default.")] = None,
+    changes: Changes = None,
+) -> None:
+    """Run several methods × seeds on one dataset and print the table with mean ± std. Again: only what is missing."""
+    from fairmargin import config as configuration
+    from fairmargin.compare import compare as run_all
+    from fairmargin.compare import markdown, summaries, table
+    from fairmargin.methods import METHODS
+    from fairmargin.record import find_runs
+    from fairmargin.report.page import write_report
+
+    with _said_plainly():
+        names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+        configs = [
+            configuration.load(file, dataset=dataset, network=network, method=name, seed=seed, overrides=changes or ())
+            for name in names
+            for seed in _seeds(seeds)
+        ]
+        where = out or Path("runs") / configs[0].data.name
+        outcomes = run_all(configs, where, command=_command(), say=typer.echo)
+        rows = summaries(outcomes)
+        Console().print(
+            table(
+                rows, f"{configs[0].data.name}: test accuracy in percent, own classifier, mean ± std", Console().width
+            )
+        )
+        (where / "table.md").write_text(markdown(rows), "utf-8")
+        for failed in (o for o in outcomes if o.failure):
+            typer.echo(f"failed: {failed.method}, seed {failed.seed}: {failed.failure}", err=True)
+        typer.echo(f"report: {write_report(find_runs([where]), where / 'report.html')}")
+        if any(o.failure for o in outcomes):
+            raise typer.Exit(DIVERGED)
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--seeds takes a number of seeds, or several seeds: 3 or 0,1,2; got {text!r}") from None
+    if "," not in text:
+        if numbers[0] < 1:
+            raise ValueError(f"--seeds takes at least 1; got {numbers[0]}")
+        return list(range(numbers[0]))
+    return numbers
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
+) -> None:
+    """Write one self-contained HTML page about some runs."""
+    from fairmargin.record import find_runs
+    from fairmargin.report.page import write_report
+
+    with _said_plainly():
+        typer.echo(f"report: {write_report(find_runs(runs), out, title=title)}")
+
+
+@app.command("list")
+def list_names(
+    what: Annotated[str, typer.Argument(help="methods, datasets, networks or accuracies.")] = "methods",
+) -> None:
+    """Show what there is: methods with their options, datasets, networks, or the accuracies and their meaning."""
+    from fairmargin.catalogue import CATALOGUES
+    from fairmargin.losses.inputs import check_choice
+
+    with _said_plainly():
+        check_choice(what, "list", CATALOGUES)
+        Console().print(CATALOGUES[what]())
+
+
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Of the simulated distances.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for runs and report.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Of data, networks and order.")] = 0,
 ) -> None:
-    """Show why FairKL compares spreads as well as means: the paper's toy example, as a table and a picture."""
-    from fairmargin.report.toy import draw, toy_pair
+    """Train cross-entropy and ε-SupInfoNCE+FairKL on digits whose colour gives the label away; then shuffle the colours."""
+    from fairmargin import demo as demonstration
 
-    toys = toy_pair(seed)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        picture = draw(toys, out / "toy.png")
-    except OSError as error:
-        typer.echo(f"cannot write into {out}: {error.strerror}. Choose another folder with --out", err=True)
-        raise typer.Exit(2) from error
-    table = Table("divergence between aligned and conflicting distances", *(t.title for t in toys))
-    for name, label in {
-        "mean": "means only, (Δμ)²",
-        "moments": "moments, (Δμ)² + (Δσ)²",
-        "kl": "FairKL, KL(A‖C)",
-        "jeffreys": "Jeffreys",
-    }.items():
-        table.add_row(label, *(f"{abs(t.divergence[name]):.3f}" for t in toys))
-    Console().print(table)
-    typer.echo(f"picture: {picture}")
+    with _said_plainly():
+        demonstration.show(out, seed, say=typer.echo, command=_command())

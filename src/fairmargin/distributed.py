@@ -6,11 +6,14 @@ every rank computes the same loss of the whole batch and parameter gradients are
 Without an initialised process group they return their input, so one script serves one process and many.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def world_size() -> int:
@@ -78,3 +81,113 @@ class _AllReduceSum(torch.autograd.Function):
         total = grad.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total
+
+
+def rank() -> int:
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def is_first() -> bool:
+    """Whether this process speaks for all of them; known before and after the group exists."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def processes(device: torch.device) -> Iterator[None]:
+    """Join the process group that `torchrun` describes in the environment, if it does, and leave it at the end."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or (dist.is_available() and dist.is_initialized()):
+        yield
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def average_gradients(parameters: list[nn.Parameter]) -> None:
+    """The mean over ranks of every gradient, in one collective per type; a parameter without one counts as zero."""
+    if world_size() == 1:
+        return
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    for kind in sorted({p.dtype for p in parameters}, key=str):
+        gradients = [p.grad for p in parameters if p.dtype == kind and p.grad is not None]
+        flat = torch.cat([g.reshape(-1) for g in gradients])
+        dist.all_reduce(flat)
+        flat /= world_size()
+        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """Whether it is true on some rank; all ranks learn the same."""
+    if world_size() == 1:
+        return flag
+    value = torch.tensor([float(flag)], device=device)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return bool(value)
+
+
+def from_first_rank(value: Any) -> Any:
+    """What rank 0 holds, on every rank."""
+    if world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box)
+    return box[0]
+
+
+class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm whose training statistics are those of all ranks' samples together.
+
+    Note: `nn.SyncBatchNorm` runs on GPUs only and assumes equal shares; this one runs anywhere, shares may be empty.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or world_size() == 1:
+            return super().forward(x)
+        over = [0, *range(2, x.ndim)]
+        full = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        n = all_reduce_sum(torch.full((1,), float(x.numel() // max(x.shape[1], 1)), dtype=full.dtype, device=x.device))
+        mean = all_reduce_sum(full.sum(over)) / n
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        centred = full - mean.view(shape)
+        variance = all_reduce_sum(centred.square().sum(over)) / n
+        self._follow(mean.detach(), (variance * (n / (n - 1).clamp_min(1))).detach())
+        normal = centred * (variance + self.eps).rsqrt().view(shape)
+        if self.affine:
+            normal = normal * self.weight.view(shape) + self.bias.view(shape)
+        return normal.to(x.dtype)
+
+    def _follow(self, mean: Tensor, variance: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked += 1
+        share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean), share)
+        self.running_var.lerp_(variance.to(self.running_var), share)
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        if x.ndim < 2:
+            raise ValueError(f"batch norm takes [N, C, …]; got {list(x.shape)}")
+
+
+def synchronise_batch_norm(module: nn.Module) -> None:
+    """Replace every batch norm inside by one that counts all ranks' samples; parameters and buffers stay the same."""
+    if world_size() == 1:
+        return
+    for parent in module.modules():
+        for name, child in parent.named_children():
+            if isinstance(child, nn.modules.batchnorm._BatchNorm) and not isinstance(child, SyncedBatchNorm):
+                synced = SyncedBatchNorm(
+                    child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
+                )
+                synced.weight, synced.bias = child.weight, child.bias
+                for buffer, value in child.named_buffers():
+                    setattr(synced, buffer, value)
+                synced.train(child.training)
+                setattr(parent, name, synced)

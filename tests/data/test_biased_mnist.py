@@ -124,3 +124,11 @@ def test_palettes_and_digit_colour():
     assert (painted[1] == 255).all()
     with pytest.raises(ValueError, match="unknown palette 'papre': did you mean 'paper'"):
         biased_mnist.build_mini(Path("unused"), palette="papre")
+
+
+def test_fewer_digits_to_test_on_are_a_part_of_them_by_class():
+    whole, part = (biased_mnist.build_mini(Path("unused"), train=500, test=n) for n in (None, 200))
+    assert (len(whole.test), len(part.test)) == (4500, 200)
+    assert torch.bincount(part.test.labels).tolist() == [20] * 10
+    with pytest.raises(ValueError, match="4500 digits that are not trained on"):
+        biased_mnist.build_mini(Path("unused"), train=500, test=4501)

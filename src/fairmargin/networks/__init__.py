@@ -21,6 +21,7 @@ narrow_resnet = partial(ResNet, BasicBlock, widths=(16, 32, 64), stem="cifar", s
 
 ENCODERS: dict[str, Callable[..., Encoder]] = {
     "simple-conv-7": partial(SimpleConvNet, kernel_size=7),
+    "simple-conv-3": partial(SimpleConvNet, kernel_size=3),
     "simple-conv-1": partial(SimpleConvNet, kernel_size=1),
     "resnet18": partial(ResNet, BasicBlock, (2, 2, 2, 2)),
     "resnet34": partial(ResNet, BasicBlock, (3, 4, 6, 3)),

@@ -1,0 +1,97 @@
+"""Options of a dataset, a network or a method: the keywords of its builder that a configuration can express."""
+
+import inspect
+import keyword
+import math
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import AfterValidator, Strict, TypeAdapter
+
+from fairmargin.data.options import keywords
+
+
+@dataclass(frozen=True)
+class Option:
+    """A keyword of a builder."""
+
+    parameter: str
+    kind: Any
+    default: Any
+
+    @property
+    def written(self) -> str:
+        return written(self.parameter)
+
+    @property
+    def several_kinds(self) -> bool:
+        return _is_union(self.kind) and len(set(get_args(self.kind)) - {type(None)}) > 1
+
+    def convert(self, value: Any) -> Any:
+        """The value as the builder wants it; raises pydantic's ValidationError."""
+        if type(None) in get_args(self.kind):
+            value = none_is_nothing(value)
+        return _tuples(_adapter(self.kind).validate_python(value))
+
+
+def written(parameter: str) -> str:
+    """`lambda_`, which Python wants, is `lambda` in a configuration."""
+    bare = parameter.removesuffix("_")
+    return bare if keyword.iskeyword(bare) else parameter
+
+
+def none_is_nothing(value: Any) -> Any:
+    """TOML has no null: the word "none" stands for it wherever nothing is a possible value."""
+    return None if isinstance(value, str) and value == "none" else value
+
+
+def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
+    """By their written names."""
+    made = builder.func if isinstance(builder, partial) else builder
+    # Of a class, a network, all parameters may be set, except those that a partial has filled in by position.
+    known = get_type_hints(made.__init__) if isinstance(made, type) else keywords(made)  # type: ignore[misc]
+    parameters = inspect.signature(builder).parameters.values()
+    options = [Option(p.name, known[p.name], p.default) for p in parameters if p.name in known]
+    return {option.written: option for option in options if _expressible(option.kind)}
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType)
+
+
+def _expressible(kind: Any) -> bool:
+    if get_origin(kind) is Literal or kind in (bool, int, float, str, Path, type(None), Any, ...):
+        return True
+    holds = _is_union(kind) or get_origin(kind) in (Sequence, tuple, list)
+    return holds and all(map(_expressible, get_args(kind)))
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(Any if kind is type(None) else _strictly(kind))  # all that is known is a default of None
+
+
+def _strictly(kind: Any) -> Any:
+    """The type without conversions: "3" is no number, and 1 is not true."""
+    if kind is float:
+        return Annotated[float, Strict(), AfterValidator(_not_nan)]
+    if kind in (bool, int, str):
+        return Annotated[kind, Strict()]
+    inner = tuple(map(_strictly, get_args(kind)))
+    if _is_union(kind):
+        return Union[inner]  # noqa: UP007 — a tuple of types
+    return get_origin(kind)[inner] if get_origin(kind) in (Sequence, tuple, list) else kind
+
+
+def _not_nan(value: float) -> float:
+    if math.isnan(value):
+        raise ValueError("must be a number; got nan")
+    return value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,128 @@
+"""Several methods × seeds on one dataset: each a run of its own, finished ones skipped; and their table."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fairmargin.config import Config
+from fairmargin.evaluate import NAMES
+from fairmargin.record import RunRecord
+from fairmargin.run import run
+from fairmargin.train import Diverged
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of a comparison; `failure` says why there is no result."""
+
+    method: str
+    seed: int
+    folder: Path
+    result: dict[str, Any] | None
+    failure: str = ""
+
+
+def compare(
+    configs: Sequence[Config],
+    out: Path,
+    *,
+    command: Sequence[str] = ("fairmargin.compare",),
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Outcome]:
+    """Run each configuration in its own folder under `out`, in turn. A run that diverges does not stop the others."""
+    outcomes = []
+    for number, config in enumerate(configs, 1):
+        folder = folder_of(config, out)
+        say(f"[{number}/{len(configs)}] {config.method.name}, seed {config.seed}")
+        try:
+            record: RunRecord | None = run(config, folder, command=command)
+            failure = ""
+        except Diverged as error:
+            record, failure = None, str(error)
+            say(failure)
+        outcomes.append(
+            Outcome(config.method.name, config.seed, folder, record.result if record is not None else None, failure)
+        )
+    return outcomes
+
+
+def folder_of(config: Config, out: Path) -> Path:
+    return out / config.method.name / f"seed-{config.seed}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A method over its seeds, in percent; std is the sample's (n − 1) and None for one seed."""
+
+    method: str
+    seeds: int
+    mean: dict[str, float]
+    std: dict[str, float | None]
+    seconds: float
+    failures: int
+
+
+def summaries(outcomes: Sequence[Outcome], classifier: str = "own") -> list[Summary]:
+    """In the order of the methods' first runs."""
+    found = []
+    for method in dict.fromkeys(o.method for o in outcomes):
+        mine = [o for o in outcomes if o.method == method]
+        results = [o.result for o in mine if o.result is not None]
+        judged = [r["test"][classifier]["accuracy"] for r in results if classifier in r["test"]]
+        names = [name for name in NAMES if judged and all(name in accuracy for accuracy in judged)]
+        values = {name: [100 * accuracy[name]["value"] for accuracy in judged] for name in names}
+        found.append(
+            Summary(
+                method,
+                len(judged),
+                {name: statistics.fmean(v) for name, v in values.items()},
+                {name: statistics.stdev(v) if len(v) > 1 else None for name, v in values.items()},
+                statistics.fmean([r["seconds"] for r in results]) if results else float("nan"),
+                sum(o.result is None for o in mine),
+            )
+        )
+    return found
+
+
+def table(rows: Sequence[Summary], title: str, width: int = 80) -> Table:
+    """For a terminal: mean ± std of the accuracies that fit into `width` columns."""
+    names = [name for name in NAMES if any(name in row.mean for row in rows)]
+    room = width - max((len(row.method) for row in rows), default=0) - 14
+    taken = [max(len(name), *(len(cell(row, name)) for row in rows)) + 3 for name in names]
+    for dispensable in ("train-weighted", "plain", "worst-group"):
+        if sum(taken) > room and dispensable in names and len(names) > 1:
+            del taken[names.index(dispensable)]
+            names.remove(dispensable)
+    shown = Table(title=title)
+    shown.add_column("method", no_wrap=True)
+    for name in (*names, "seeds"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        seeds = f"{row.seeds} of {row.seeds + row.failures}" if row.failures else f"{row.seeds}"
+        shown.add_row(row.method, *(cell(row, name) for name in names), seeds)
+    return shown
+
+
+def cell(row: Summary, name: str) -> str:
+    if name not in row.mean:
+        return "–"
+    std = row.std[name]
+    return f"{row.mean[name]:.1f}" + (f" ± {std:.1f}" if std is not None else "")
+
+
+def markdown(rows: Sequence[Summary]) -> str:
+    """The same table for a file."""
+    names = [name for name in NAMES if any(name in row.mean for row in rows)]
+    lines = [
+        f"| method | {' | '.join(names)} | seeds | seconds |",
+        f"|---|{'---|' * len(names)}---|---|",
+        *(
+            f"| {row.method} | {' | '.join(cell(row, name) for name in names)} | {row.seeds} | {row.seconds:.0f} |"
+            for row in rows
+        ),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,276 @@
+"""What a trained method has learnt: accuracies under named conventions, calibration, probes, and the shape of its features.
+
+found = evaluate(method, data)       # found.test["own"]["accuracy"]["cell-mean"]["value"]
+
+Nothing here chooses anything: the test set is only looked at.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairmargin.batch import DataInfo
+from fairmargin.data.loader import Loader
+from fairmargin.data.samplers import InOrder
+from fairmargin.data.split import Data, Split
+from fairmargin.data.views import Views
+from fairmargin.evaluate.accuracy import (
+    MEANINGS,
+    NAMES,
+    accuracies,
+    equalised_odds_gap,
+    group_table,
+    small_groups,
+    values,
+)
+from fairmargin.evaluate.calibration import measure
+from fairmargin.evaluate.probe import Probe, fit_probe, knn_logits
+from fairmargin.evaluate.similarity import ordering, similarities
+from fairmargin.losses.inputs import check_choice, unit
+from fairmargin.methods.base import Method
+
+CLASSIFIERS = ("own", "probe", "knn")
+Judged = dict[str, Any]  # ready for JSON; docs/evaluation.md names its entries
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a method says about a split, in the split's order, on the CPU."""
+
+    features: Tensor  # [N, D] float32
+    logits: Tensor  # [N, K] float32
+    labels: Tensor  # [N]
+    bias: Tensor | None  # [N]; −1: unknown
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All that is measured at the end of a run; everything but `outputs` is ready for JSON."""
+
+    test: dict[str, Judged]  # by classifier
+    extra_tests: dict[str, dict[str, Judged]]  # by set, by classifier
+    similarity: dict[str, Any] | None
+    ordering: dict[str, Any] | None
+    outputs: Outputs  # of the test set
+    warnings: list[str] = field(default_factory=list)
+
+
+def collect(
+    method: Method,
+    split: Split,
+    views: Views,
+    *,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+    workers: int = 0,
+) -> Outputs:
+    """Features and logits of every sample, in evaluation mode; each module's mode is put back afterwards."""
+    if views.number != 1:
+        raise ValueError(f"evaluation looks at each image once and these views make {views.number}; give eval_views")
+    pairs = []
+    with evaluating(method):
+        for batch in Loader(split, views, InOrder(len(split)), batch_size, device=device, workers=workers):
+            # Not around the loader: views keep tensors that training uses too.
+            with torch.inference_mode():
+                pairs.append([x.float().cpu() for x in method.inspect(batch.images)])
+    # An empty split has no batch to take widths from.
+    features, logits = map(torch.cat, zip(*pairs, strict=True)) if pairs else (torch.zeros(0, 0), torch.zeros(0, 0))
+    return Outputs(features, logits, split.labels.cpu(), None if split.bias is None else split.bias.cpu())
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; parts that were frozen in it before stay so afterwards."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def judge(
+    logits: Tensor, labels: Tensor, bias: Tensor | None, info: DataInfo, *, resamples: int = 1000, seed: int = 0
+) -> Judged:
+    """Every number about one classifier on one set.
+
+    {"n", "accuracy": {name: {"value", "low", "high"}}, "groups": {"n", "correct", "low", "high"} | None,
+     "equalised_odds_gap", "calibration": {"ece", "nll", "brier", "bins"} | None, "warnings"}
+    """
+    bias = _known(bias, info)
+    predicted = answers(logits)
+    found, warnings = accuracies(predicted, labels, bias, info.counts, resamples=resamples, seed=seed)
+    if silent := int((predicted < 0).sum()):
+        warnings.append(f"{silent} of {len(labels)} samples have logits that are not finite; they count as wrong")
+    groups, gap = None, None
+    if bias is not None:
+        groups = group_table(predicted, labels, bias, info.num_classes, info.num_biases)
+        gap = equalised_odds_gap(predicted, labels, bias)
+        warnings += small_groups(groups.n, class_names=info.class_names, bias_names=info.bias_names)
+    calibrated = measure(logits, labels) if len(labels) and not silent else None
+    return {
+        "n": len(labels),
+        "accuracy": {name: asdict(interval) for name, interval in found.items()},
+        "groups": groups and {name: jsonable(table.tolist()) for name, table in vars(groups).items()},
+        "equalised_odds_gap": gap,
+        "calibration": calibrated and jsonable(asdict(calibrated)),
+        "warnings": warnings,
+    }
+
+
+def _known(bias: Tensor | None, info: DataInfo) -> Tensor | None:
+    """The bias labels, if there are any."""
+    return bias if bias is not None and info.num_biases and bool((bias >= 0).any()) else None
+
+
+def answers(logits: Tensor) -> Tensor:
+    """[N] the class of the largest logit; −1 where there is none, because a row holds NaN, +inf or only −inf."""
+    if not len(logits):
+        return torch.zeros(0, dtype=torch.long)
+    top, predicted = logits.max(1)
+    return predicted.masked_fill(~top.isfinite(), -1)
+
+
+def evaluate(
+    method: Method,
+    data: Data,
+    *,
+    classifiers: Sequence[str] = CLASSIFIERS,
+    device: torch.device | str = "cpu",
+    batch_size: int = 256,
+    workers: int = 0,
+    resamples: int = 1000,
+    seed: int = 0,
+    test: Split | None = None,
+) -> Evaluation:
+    """Judge the method's own classifier, a linear probe and nearest neighbours on the test set and every extra one.
+
+    Probe and neighbours see the unit-normalised features of `data.train` under `eval_views`, and are fitted once.
+
+    Args:
+        classifiers: any of "own", "probe", "knn".
+        resamples: of the bootstrap behind the intervals.
+        seed: of the bootstrap, and of the samples drawn for similarities.
+        test: a set to look at instead of `data.test`.
+    """
+    for name in classifiers:
+        check_choice(name, "classifier", CLASSIFIERS)
+
+    def outputs_of(split: Split) -> Outputs:
+        return collect(method, split, data.eval_views, batch_size=batch_size, device=device, workers=workers)
+
+    outputs = outputs_of(data.test if test is None else test)
+    train = outputs_of(data.train) if {"probe", "knn"} & set(classifiers) else None
+    fitted, warnings = _fitted(classifiers, train, data.info.num_classes)
+
+    def judged(found: Outputs) -> dict[str, Judged]:
+        return {name: each.judge(found, data.info, resamples, seed) for name, each in fitted.items()}
+
+    pairs = _has_pairs(outputs)
+    return Evaluation(
+        test=judged(outputs),
+        extra_tests={name: judged(outputs_of(split)) for name, split in data.extra_tests.items()},
+        similarity=similarities(outputs.features, outputs.labels, pairs, seed=seed) if pairs is not None else None,
+        ordering=ordering(outputs.features, outputs.labels, pairs, seed=seed) if pairs is not None else None,
+        outputs=outputs,
+        warnings=warnings,
+    )
+
+
+def quick(
+    method: Method,
+    split: Split,
+    views: Views,
+    info: DataInfo,
+    *,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+    workers: int = 0,
+) -> dict[str, float]:
+    """The named accuracies of the method's own classifier, without intervals: one pass, for every epoch."""
+    found = collect(method, split, views, batch_size=batch_size, device=device, workers=workers)
+    return values(answers(found.logits), found.labels, _known(found.bias, info), info.counts)
+
+
+@dataclass(frozen=True)
+class _Classifier:
+    """Logits from a method's outputs, and what to say beside the numbers."""
+
+    logits: Callable[[Outputs], Tensor]
+    facts: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def judge(self, outputs: Outputs, info: DataInfo, resamples: int, seed: int) -> Judged:
+        found = judge(self.logits(outputs), outputs.labels, outputs.bias, info, resamples=resamples, seed=seed)
+        return {**found, **self.facts, "warnings": [*self.warnings, *found["warnings"]]}
+
+
+def _fitted(names: Sequence[str], train: Outputs | None, classes: int) -> tuple[dict[str, _Classifier], list[str]]:
+    """The classifiers by name, and warnings about those that cannot be had."""
+    found = {"own": _Classifier(lambda outputs: outputs.logits)} if "own" in names else {}
+    if train is None:
+        return found, []
+    if not bool(train.features.isfinite().all()):
+        return found, ["the features of the training set are not finite: neither probe nor nearest neighbours"]
+    x, y = unit(train.features), train.labels
+    if "probe" in names:
+        probe = fit_probe(x, y, classes)
+        facts = {"converged": probe.converged, "iterations": probe.iterations}
+        found["probe"] = _Classifier(lambda outputs: probe.logits(unit(outputs.features)), facts, _doubts(probe))
+    if "knn" in names:
+        found["knn"] = _Classifier(lambda outputs: _neighbours(x, y, outputs.features, classes))
+    return found, []
+
+
+def _neighbours(x: Tensor, y: Tensor, features: Tensor, classes: int) -> Tensor:
+    """kNN logits; NaN for samples whose own features are not finite."""
+    usable = features.isfinite().all(1)
+    logits = torch.full((len(features), classes), torch.nan)
+    logits[usable] = knn_logits(x, y, features[usable], classes)
+    return logits
+
+
+def _doubts(probe: Probe) -> tuple[str, ...]:
+    said = []
+    if not probe.converged:
+        said.append(f"the probe had not converged after {probe.iterations} iterations")
+    if probe.missing:
+        said.append(f"no training samples of class {', '.join(map(str, probe.missing))}: the probe never answers it")
+    return tuple(said)
+
+
+def _has_pairs(outputs: Outputs) -> Tensor | None:
+    """The bias labels, if pairs of samples can be compared by them."""
+    bias = outputs.bias
+    if bias is None or int((bias >= 0).sum()) < 2 or not bool(outputs.features.isfinite().all()):
+        return None
+    return bias
+
+
+def jsonable(value: Any) -> Any:
+    """Floats that JSON has no word for become None, inside lists and dicts too."""
+    if isinstance(value, dict):
+        return {key: jsonable(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [jsonable(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+__all__ = [
+    "CLASSIFIERS",
+    "MEANINGS",
+    "NAMES",
+    "Evaluation",
+    "Judged",
+    "Outputs",
+    "collect",
+    "evaluate",
+    "judge",
+    "quick",
+]

@@ -1,0 +1,118 @@
+"""What a person sees while a run trains: a live panel on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fairmargin import distributed
+from fairmargin.config import Config
+from fairmargin.train import Training
+
+REFRESH = 0.25  # seconds between two pictures
+SIGNS = (("same label", 0), ("other label", 2))
+
+
+@dataclass
+class Now:
+    """Where a run stands."""
+
+    epoch: int = 0  # epochs done
+    step: int = 0
+    rate: float = 0.0  # images per second
+    terms: dict[str, float] = field(default_factory=dict)
+    pairs: list[int] | None = None
+    accuracy: str = ""
+
+
+class Display:
+    """Use as a context; `show` may be called at every step, it draws only so often."""
+
+    def __init__(self, config: Config, training: Training, console: Console | None = None) -> None:
+        self.title = f"{config.method.name}, seed {config.seed}"
+        self.epochs = config.train.epochs
+        self.steps = min(self.epochs * len(training.loader), config.train.steps or sys.maxsize)
+        speaks = distributed.rank() == 0
+        self.console = (console or Console()) if speaks else Console(quiet=True)
+        live = self.console.is_terminal and speaks
+        self.live = Live(console=self.console, auto_refresh=False, transient=True) if live else None
+        self.started = self.drawn = time.monotonic()
+        self.first_step = 0
+        self.now = Now()
+
+    def __enter__(self) -> "Display":
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def due(self) -> bool:
+        """Whether the panel wants new values; reading a loss makes an accelerator wait."""
+        return self.live is not None and time.monotonic() - self.drawn >= REFRESH
+
+    def begin(self, step: int) -> None:
+        """The clock starts at this step."""
+        self.first_step, self.started = step, time.monotonic()
+
+    def show(self, now: Now) -> None:
+        self.now = now
+        if self.live is not None and self.due():
+            self.drawn = time.monotonic()
+            self.live.update(self._panel(), refresh=True)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def line(self) -> str:
+        """All of it in one line, for logs."""
+        now = self.now
+        parts = [f"epoch {now.epoch}/{self.epochs} step {now.step}/{self.steps}"]
+        parts += [f"{name} {value:.4g}" for name, value in now.terms.items()]
+        parts += [self._pairs()] if now.pairs else []
+        return "  ".join([*parts, f"{now.rate:,.0f} images/s", f"{_clock(self._left())} left"])
+
+    def _panel(self) -> Group:
+        now = self.now
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            Text(self.title, style="bold"),
+            ProgressBar(total=max(self.steps, 1), completed=now.step, width=24),
+            f"epoch {min(now.epoch + 1, self.epochs)}/{self.epochs}",
+            f"step {now.step:,}/{self.steps:,}",
+            f"{now.rate:,.0f} images/s",
+            f"{_clock(self._left())} left",
+        )
+        terms = Text("  ".join(f"{name} {value:.4g}" for name, value in now.terms.items()), style="dim")
+        more = [Text(text, style="dim") for text in (self._pairs(), now.accuracy) if text]
+        return Group(head, terms, *more)
+
+    def _pairs(self) -> str:
+        if not self.now.pairs:
+            return ""
+        sets = [
+            f"{sign} {self.now.pairs[at]:,} aligned {self.now.pairs[at + 1]:,} conflicting"
+            for sign, at in SIGNS
+            if at + 1 < len(self.now.pairs)
+        ]
+        return "FairKL pairs: " + ", ".join(sets)
+
+    def _left(self) -> float:
+        done = self.now.step - self.first_step
+        return (self.steps - self.now.step) * (time.monotonic() - self.started) / done if done > 0 else float("nan")
+
+
+def _clock(seconds: float) -> str:
+    if seconds != seconds:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

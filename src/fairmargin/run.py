@@ -1,0 +1,35 @@
+"""One run, from configuration to result: the table of contents of this library."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fairmargin import allocator, assemble, distributed
+from fairmargin.config import Config
+from fairmargin.interrupt import stop_requests
+from fairmargin.journal import Journal
+from fairmargin.progress import Display
+from fairmargin.record import RunRecord
+from fairmargin.train import fit
+
+
+def run(
+    config: Config, path: Path, *, command: Sequence[str] = ("fairmargin.run",), console: Console | None = None
+) -> RunRecord:
+    """Train, evaluate and record in the folder `path`; an interrupted run goes on, a finished one is only read."""
+    allocator.keep_memory()
+    device = assemble.device(config.train.device)
+    with distributed.processes(device), assemble.folder(config, path) as folder:
+        if distributed.from_first_rank(folder.finished):
+            return RunRecord.read(path)
+        data = assemble.data(config)
+        method = assemble.method(config, data)
+        training = assemble.training(config, method, data, device)
+        epochs, steps = config.train.epochs, config.train.steps
+        with stop_requests() as stop, Display(config, training, console) as display:
+            journal = Journal(folder, config, data, training, display, stop)
+            journal.begin(command)
+            fit(training, epochs, steps=steps, after_step=journal.after_step, after_epoch=journal.after_epoch)
+            journal.conclude()
+    return RunRecord.read(path)

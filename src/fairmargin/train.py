@@ -1,0 +1,155 @@
+"""The training loop: players move in turn, whatever the method. Precision, clipping and synchronisation live here."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fairmargin import distributed
+from fairmargin.batch import Batch
+from fairmargin.data.loader import Loader
+from fairmargin.losses.inputs import check_choice
+from fairmargin.methods.base import Method
+from fairmargin.networks import Encoder
+from fairmargin.optimise import Player
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Diverged(RuntimeError):
+    """A loss is not finite; the message says which, where, and what to do."""
+
+
+class Training:
+    """Everything that moves while a method is trained, which is what a checkpoint holds."""
+
+    def __init__(
+        self,
+        method: Method,
+        players: dict[str, Player],
+        loader: Loader,
+        *,
+        seed: int,
+        precision: str = "float32",
+        clip: float | None = None,
+        channels_last: bool = False,
+        compiled: bool = False,
+    ) -> None:
+        check_choice(precision, "precision", PRECISIONS)
+        self.method, self.players, self.loader, self.seed = method, players, loader, seed
+        self.device = loader.device
+        self.precision, self.clip, self.channels_last = precision, clip, channels_last
+        # Half precision loses small gradients unless they are scaled; the other precisions have float32's range.
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
+        self.step = 0
+        self.rates: dict[str, float] = {}
+        distributed.synchronise_batch_norm(method)
+        if channels_last:
+            method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if compiled:
+            for module in method.modules():
+                if isinstance(module, Encoder):
+                    module.compile()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "method": self.method.state_dict(),
+            "players": {name: player.optimiser.state_dict() for name, player in self.players.items()},
+            "loader": self.loader.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+        self.method.load_state_dict(state["method"])
+        for name, player in self.players.items():
+            player.optimiser.load_state_dict(state["players"][name])
+        self.loader.load_state_dict(state["loader"])
+        self.scaler.load_state_dict(state["scaler"])
+
+    def advance(self, batch: Batch, epoch: float) -> None:
+        """One batch: every player moves in its turn."""
+        _seed(self.seed, self.step)
+        if self.channels_last and batch.images.ndim == 4:
+            batch = replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
+        for name, loss in self._updates(batch):
+            player = self.players[name]
+            self.rates[name] = player.set_rate(epoch)
+            if not math.isfinite(float(loss.detach())):
+                raise Diverged(self._cause(batch, f"the loss of player {name!r} is {float(loss.detach())}"))
+            player.optimiser.zero_grad(set_to_none=True)
+            self.scaler.scale(loss).backward(inputs=player.parameters)
+            distributed.average_gradients(player.parameters)
+            if self.clip is not None:
+                self.scaler.unscale_(player.optimiser)
+                nn.utils.clip_grad_norm_(player.parameters, self.clip)
+            self.scaler.step(player.optimiser)
+        self.scaler.update()
+        self.step += 1
+
+    def _updates(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        """The method's, each computed under autocast; backward passes and optimiser steps stay outside of it."""
+        updates = self.method.updates(batch, self.step)
+        dtype = PRECISIONS[self.precision]
+        while True:
+            try:
+                with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
+                    item = next(updates, None)
+            except ValueError as error:  # losses refuse features that are not finite
+                if _finite(batch.images) and all(_finite(p) for p in self.method.parameters()):
+                    raise
+                raise Diverged(self._cause(batch, str(error))) from error
+            if item is None:
+                return
+            yield item
+
+    def _cause(self, batch: Batch, what: str) -> str:
+        terms = ", ".join(f"{name} = {float(value.detach()):.4g}" for name, value in self.method.terms.items())
+        broken = [name for name, value in self.method.terms.items() if not _finite(value)]
+        bad = [i for i, x in zip(batch.index.tolist(), batch.images, strict=True) if not _finite(x)]
+        lr = max(self.rates.values(), default=0)
+        if bad:
+            why = f"input images are not finite (samples {', '.join(map(str, bad[:5]))} of the training set): check the data"
+        elif not all(_finite(p) for p in self.method.parameters()):
+            why = f"an earlier step made weights infinite: lower optimiser.lr (now {lr:g}) or set train.clip=1"
+        elif self.precision == "float16":
+            why = "a value left the range of float16: use train.precision=bfloat16 or float32"
+        else:
+            why = f"the term {broken[0] if broken else 'itself'} overflowed: lower its weight or optimiser.lr (now {lr:g})"
+        return f"step {self.step}, epoch {self.loader.epoch}: {what}. Terms: {terms or 'none yet'}. Likely cause: {why}"
+
+
+def fit(
+    training: Training,
+    epochs: int,
+    *,
+    steps: int | None = None,
+    after_step: Callable[[Batch], None] = lambda batch: None,
+    after_epoch: Callable[[], None] = lambda: None,
+) -> None:
+    """Train from where `training` stands until so many epochs, or steps, are done."""
+    loader = training.loader
+    while loader.epoch < epochs and (steps is None or training.step < steps):
+        training.method.train()
+        number = len(loader)
+        for batch in loader:
+            training.advance(batch, loader.epoch + (loader.next_batch - 1) / number)
+            after_step(batch)
+            if training.step == steps:
+                break
+        after_epoch()
+
+
+def _seed(seed: int, step: int) -> None:
+    """Random numbers of a step depend on the seed, the step and the rank alone: no generator needs to be saved."""
+    state = np.random.SeedSequence((seed, step, distributed.rank())).generate_state(1, np.uint64)
+    torch.manual_seed(int(state[0]))
+
+
+def _finite(x: Tensor) -> bool:
+    return bool(torch.isfinite(x.detach()).all())

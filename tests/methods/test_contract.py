@@ -1,0 +1,117 @@
+"""What the training loop may expect of every registered method."""
+
+import copy
+
+import pytest
+import torch
+
+from fairmargin.data.loader import Loader
+from fairmargin.data.samplers import Shuffled
+from fairmargin.methods import METHODS, Method
+from fairmargin.train import Training, fit
+from tests.methods import tiny
+
+EVERY = sorted(METHODS)
+
+
+def snapshot(module):
+    return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_only_the_named_player_moves_and_it_does(name):
+    method = tiny.method(name).train()
+    batch = tiny.batch(number=tiny.number_of_views(method))
+    owner = {id(p): who for who, parameters in method.players().items() for p in parameters}
+    assert len(owner) == sum(len(p) for p in method.players().values())  # no parameter has two optimisers
+    assert {id(p) for p in method.parameters() if p.requires_grad} == set(owner)  # and none is forgotten
+    optimisers = tiny.players(method)
+    moved = set()
+    for player, loss in method.updates(batch, 0):
+        assert loss.ndim == 0
+        assert torch.isfinite(loss)
+        before = snapshot(method)
+        optimisers[player].optimiser.zero_grad(set_to_none=True)
+        loss.backward(inputs=method.players()[player])
+        optimisers[player].optimiser.step()
+        changed = {n for n, p in method.named_parameters() if not torch.equal(p, before[n])}
+        assert changed
+        assert {owner[id(p)] for n, p in method.named_parameters() if n in changed} == {player}
+        moved.add(player)
+    assert moved == set(method.players())
+    assert all(not value.requires_grad and torch.isfinite(value) for value in method.terms.values())
+    assert method.terms
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_predict_and_inspect_agree(name):
+    method = tiny.method(name).eval()
+    images = tiny.batch().images
+    with torch.inference_mode():
+        features, logits = method.inspect(images)
+        assert logits.shape == (len(images), tiny.CLASSES)
+        assert torch.equal(logits, method.predict(images))
+        assert torch.equal(features, method.features(images))
+    assert features.shape == (len(images), 6)
+
+
+def training(name):
+    method, data = tiny.method(name), tiny.split()
+    loader = Loader(data, tiny.views(tiny.number_of_views(method)), Shuffled(len(data)), 10)
+    return Training(method, tiny.players(method), loader, seed=3)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_saved_and_loaded_training_takes_the_same_steps(name):
+    """Also from the middle of an epoch: three batches make one, the state is saved after the fourth step."""
+    whole = training(name)
+    fit(whole, 3, steps=7)
+    first = training(name)
+    fit(first, 3, steps=4)
+    state = copy.deepcopy(first.state_dict())
+    second = training(name)
+    with torch.no_grad():
+        for p in second.method.parameters():
+            p.add_(1)  # whatever was there is replaced
+    second.load_state_dict(state)
+    fit(second, 3, steps=7)
+    assert second.step == whole.step == 7
+    for (key, a), (_, b) in zip(whole.method.state_dict().items(), second.method.state_dict().items(), strict=True):
+        assert torch.equal(a, b), key
+    assert {k: float(v) for k, v in whole.method.terms.items()} == {k: float(v) for k, v in second.method.terms.items()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_without_bias_labels_it_trains_or_says_why_not(name):
+    if name.endswith("+fairkl"):
+        with pytest.raises(ValueError, match="needs to know the bias"):
+            tiny.method(name, data_info=tiny.info(biased=False))
+        return
+    method = tiny.method(name, data_info=tiny.info(biased=False)).train()
+    data = tiny.split()
+    unlabelled = tiny.batch(type(data)(data.pixels, data.labels, None), tiny.number_of_views(method))
+    assert all(torch.isfinite(loss) for _, loss in method.updates(unlabelled, 0))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_method_learns_its_training_set(name):
+    """After some steps its loss is lower on the same batch."""
+    method = tiny.method(name)
+    batch = tiny.batch(number=tiny.number_of_views(method))
+    optimisers = tiny.players(method)
+
+    def losses():
+        return {player: float(loss.detach()) for player, loss in method.train().updates(batch, 0)}
+
+    before = losses()
+    for step in range(25):
+        for player, loss in method.train().updates(batch, step):
+            optimisers[player].optimiser.zero_grad(set_to_none=True)
+            loss.backward(inputs=method.players()[player])
+            optimisers[player].optimiser.step()
+    after = losses()
+    assert all(after[player] < before[player] for player in before), (before, after)
+
+
+def test_methods_are_methods():
+    assert all(isinstance(tiny.method(name), Method) for name in EVERY)

@@ -1,0 +1,156 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairmargin import losses
+from tests.methods import tiny
+
+NEEDS_NO_VIEWS = {
+    "supcon": lambda z, y: losses.supcon(z, y),
+    "supcon-in": lambda z, y: losses.supcon_in(z, y),
+    "eps-supcon": lambda z, y: losses.eps_supcon(z, y, epsilon=0.25),
+    "eps-supinfonce": lambda z, y: losses.eps_supinfonce(z, y, epsilon=0.25),
+}
+NEEDS_VIEWS = {
+    "simclr": lambda z: losses.simclr(z),
+    "eps-infonce": lambda z: losses.eps_infonce(z, epsilon=0.25),
+    "infol1o": lambda z: losses.eps_infonce(z, epsilon=torch.inf),
+}
+
+
+def first_losses(method, batch):
+    return {player: loss.detach() for player, loss in method.train().updates(batch, 0)}
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_NO_VIEWS))
+@pytest.mark.parametrize("number", [1, 2])
+def test_embedding_rows_are_their_losses(name, number):
+    method, batch = tiny.method(name), tiny.batch(number=number)
+    h = method.encoder(batch.images.flatten(0, 1) if number == 2 else batch.images)
+    h = h.unflatten(0, (-1, 2)) if number == 2 else h
+    method = tiny.method(name)  # the batch norm of the first one has moved
+    assert first_losses(method, batch)["main"] == pytest.approx(NEEDS_NO_VIEWS[name](h, batch.labels).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_VIEWS))
+def test_view_rows_are_their_losses_and_refuse_single_views(name):
+    batch = tiny.batch(number=2)
+    h = tiny.method(name).encoder(batch.images.flatten(0, 1)).unflatten(0, (-1, 2))
+    assert first_losses(tiny.method(name), batch)["main"] == pytest.approx(NEEDS_VIEWS[name](h).item(), rel=1e-5)
+    with pytest.raises(ValueError, match="compares views"):
+        first_losses(tiny.method(name), tiny.batch())
+
+
+def test_cross_entropy_is_cross_entropy_and_has_no_probe():
+    method, batch = tiny.method("ce"), tiny.batch()
+    logits = method.classifier(method.encoder(batch.images))
+    assert list(method.players()) == ["main"]
+    assert first_losses(tiny.method("ce"), batch)["main"] == pytest.approx(
+        F.cross_entropy(logits, batch.labels).item(), rel=1e-6
+    )
+
+
+def test_max_margin_starts_as_cross_entropy_and_anneals():
+    """At λ = 1000 L-Softmax is nearly cross-entropy; the margin grows with the step."""
+    batch = tiny.batch()
+    start = first_losses(tiny.method("max-margin"), batch)["main"]
+    method = tiny.method("max-margin")
+    h = method.encoder(batch.images)
+    assert start == pytest.approx(F.cross_entropy(h @ method.classifier.weight.T, batch.labels).item(), rel=0.01)
+    late = next(loss for _, loss in tiny.method("max-margin").train().updates(batch, 100_000))
+    assert late > start * 1.2
+
+
+@pytest.mark.parametrize("name", ["ce", "eps-supinfonce"])
+def test_fairkl_is_added_with_its_weight(name):
+    batch, options = tiny.batch(), {"lambda_": 0.5, "alpha": 0.3, "variant": "authors"}
+    method = tiny.method(f"{name}+fairkl", **options)
+    total = first_losses(method, batch)["main"]
+    h = tiny.method(f"{name}+fairkl", **options).encoder(batch.images)
+    fairkl = losses.fairkl(h, batch.labels, batch.bias, variant="authors")
+    assert method.terms["fairkl"] == pytest.approx(fairkl.item(), rel=1e-5)
+    assert total == pytest.approx(0.3 * method.terms[name].item() + 0.5 * fairkl.item(), rel=1e-5)
+    same = torch.eq(batch.labels, batch.labels[:, None]) & ~torch.eye(len(batch), dtype=torch.bool)
+    aligned = torch.eq(batch.bias, batch.bias[:, None])
+    assert method.pairs[:2].tolist() == [int((same & aligned).sum()), int((same & ~aligned).sum())]
+
+
+def test_released_weighting_takes_alpha_twice_and_scales_by_temperature():
+    paper = tiny.method("eps-supinfonce+fairkl", alpha=0.1)
+    released = tiny.method("eps-supinfonce+fairkl", alpha=0.1, weighting="released", temperature=0.1)
+    assert paper.alpha == pytest.approx(0.1)
+    assert released.alpha == pytest.approx(0.1 * 0.1 * 0.1 / 0.07)
+    alone = tiny.method("eps-supinfonce", alpha=0.1, weighting="released", temperature=0.1)
+    assert alone.alpha == pytest.approx(0.1 * 0.1 / 0.07)
+
+
+def test_beta_trains_the_classifier_with_the_encoder():
+    method = tiny.method("eps-supinfonce", beta=0.5)
+    assert list(method.players()) == ["main"]
+    total = first_losses(method, tiny.batch())["main"]
+    assert total == pytest.approx(
+        (method.terms["eps-supinfonce"] + 0.5 * method.terms["cross-entropy"]).item(), rel=1e-6
+    )
+
+
+def test_the_probe_sends_no_gradient_into_the_encoder():
+    method = tiny.method("supcon").train()
+    updates = method.updates(tiny.batch(), 0)
+    next(updates)
+    _, loss = next(updates)
+    inside = torch.autograd.grad(loss, list(method.encoder.parameters()), allow_unused=True)
+    assert all(g is None for g in inside)
+
+
+def test_a_head_separates_what_the_loss_and_the_classifier_see():
+    method, batch = tiny.method("eps-supinfonce+fairkl", head="mlp"), tiny.batch()
+    x = method.eval()._see(batch, 0)
+    assert x.z.shape[1] == 128
+    assert torch.allclose(x.z.norm(dim=1), torch.ones(len(batch)))
+    assert torch.equal(x.inputs, x.h)  # raw features for the classifier
+    identity = tiny.method("eps-supinfonce").eval()._see(batch, 0)
+    assert torch.allclose(identity.inputs.norm(dim=1), torch.ones(len(batch)), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("eps-supinfonce", {}, "Tanh"),
+        ("eps-supinfonce", {"head": "mlp"}, "ReLU"),
+        ("ce", {}, "ReLU"),
+        ("ce+fairkl", {}, "Tanh"),
+        ("ce", {"last_activation": "tanh"}, "Tanh"),
+        ("eps-supinfonce+fairkl", {"last_activation": "relu"}, "ReLU"),
+    ],
+)
+def test_the_last_activation_is_the_authors_unless_told(name, options, expected):
+    blocks = tiny.method(name, **options).encoder.blocks
+    assert type(blocks[-1][-1]).__name__ == expected
+
+
+def test_options_of_another_row_are_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="alpha"):
+        tiny.method("ce", alhpa=1.0)
+    with pytest.raises(ValueError, match="epsilon"):
+        tiny.method("ce", epsilon=0.5)
+    with pytest.raises(ValueError, match="eps-supinfonce"):
+        tiny.method("eps-supinfnce")
+
+
+def test_bias_features_take_the_place_of_labels():
+    from dataclasses import replace
+
+    batch = tiny.batch()
+    one_hot = F.one_hot(batch.bias, tiny.BIASES).float()
+    labelled = tiny.method("supcon+fairkl", negatives=True)
+    first_losses(labelled, batch)
+    scored = tiny.method("supcon+fairkl", negatives=True)
+    first_losses(scored, replace(batch, bias=None, bias_features=one_hot))
+    assert scored.terms["fairkl"] == pytest.approx(labelled.terms["fairkl"].item(), rel=1e-5)
+
+
+def test_mixed_precision_gives_losses_in_full_precision():
+    method, batch = tiny.method("eps-supinfonce+fairkl").train(), tiny.batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        pairs = list(method.updates(batch, 0))
+    assert all(loss.dtype == torch.float32 and torch.isfinite(loss) for _, loss in pairs)

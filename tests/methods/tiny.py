@@ -1,0 +1,71 @@
+"""A dataset and networks small enough to run every method in a moment."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from fairmargin.batch import Batch, DataInfo
+from fairmargin.data.split import ArraySplit
+from fairmargin.data.views import HALF, Flip, Views
+from fairmargin.methods import build_method
+from fairmargin.networks import build_encoder
+from fairmargin.optimise import player, schedule
+
+CLASSES, BIASES, SIDE = 3, 3, 8
+ADAM = {"name": "adam", "lr": 1e-2, "weight_decay": 0.0, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}
+
+SGD = {**ADAM, "name": "sgd", "lr": 0.1}
+
+
+def split(n=24, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % CLASSES
+    bias = torch.where(torch.rand(n, generator=g) < 0.6, labels, torch.randint(BIASES, (n,), generator=g))
+    return ArraySplit(torch.randint(256, (n, 3, SIDE, SIDE), generator=g).byte(), labels, bias)
+
+
+def info(data=None, biased=True):
+    data = data or split()
+    counts = torch.zeros(CLASSES, BIASES, dtype=torch.long)
+    counts.index_put_((data.labels, data.bias), torch.tensor(1), accumulate=True)
+    names = tuple("abc")
+    if not biased:
+        return DataInfo("tiny", names, (), (3, SIDE, SIDE), counts[:, :0])
+    return DataInfo("tiny", names, ("red", "green", "blue"), (3, SIDE, SIDE), counts)
+
+
+def views(number=1):
+    return Views((Flip(),), *HALF, number)
+
+
+def batch(data=None, number=1, dtype=torch.float32):
+    data = data or split()
+    index = torch.arange(len(data))
+    images = views(number)(data.images(index), torch.Generator().manual_seed(1))
+    return Batch(images.to(dtype), data.labels, data.bias, index)
+
+
+def convolutional():
+    return partial(build_encoder, "simple-conv-3", stride=2, widths=(4, 6))
+
+
+def without_batch_norm():
+    return partial(build_encoder, "mlp", in_features=3 * SIDE * SIDE, widths=(12, 6))
+
+
+def method(name, make_encoder=None, data_info=None, **options):
+    torch.manual_seed(0)
+    return build_method(name, make_encoder or convolutional(), data_info or info(), **options)
+
+
+def number_of_views(some_method):
+    return getattr(some_method, "views", 1)
+
+
+def players(some_method, optimiser=ADAM):
+    return {name: player(p, optimiser, schedule("constant", 1)) for name, p in some_method.players().items()}
+
+
+def part(whole, start, stop):
+    return replace(whole, **{k: v[start:stop] for k, v in vars(whole).items() if v is not None})

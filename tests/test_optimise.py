@@ -1,0 +1,89 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fairmargin.optimise import LARS, OPTIMISERS, player, schedule
+
+SETTINGS = {"lr": 0.1, "weight_decay": 0.01, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}
+
+
+def test_step_schedule_falls_after_its_milestones():
+    rate = schedule("step", 80, milestones=(26, 53))
+    assert [rate(e) for e in (0, 25.99, 26, 52.5, 53, 79)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_milestones_below_one_are_shares_of_the_run():
+    rate = schedule("step", 24, milestones=(1 / 3, 2 / 3), factor=0.5)
+    assert [rate(e) for e in (7, 8, 15, 16)] == pytest.approx([1, 0.5, 0.5, 0.25])
+
+
+def test_cosine_changes_once_per_epoch_or_at_every_step():
+    by_epoch, by_step = schedule("cosine", 10), schedule("cosine", 10, per="step")
+    assert by_epoch(3.9) == by_epoch(3) == pytest.approx((1 + math.cos(0.3 * math.pi)) / 2)
+    assert by_step(3.9) == pytest.approx((1 + math.cos(0.39 * math.pi)) / 2)
+    assert schedule("cosine", 10, floor=0.25, per="step")(10) == pytest.approx(0.25)
+
+
+def test_a_whole_epoch_is_reached_in_spite_of_rounding():
+    rate = schedule("step", 30, milestones=(3,))
+    steps = 49
+    assert rate(sum([1 / steps] * (3 * steps))) == pytest.approx(0.1)  # the sum is 2.9999999999999
+
+
+def test_warm_up_is_linear_to_where_the_schedule_takes_over():
+    rate = schedule("cosine", 1000, floor=1e-3, warmup_epochs=10, warmup_from=0.02)
+    end = 1e-3 + (1 - 1e-3) * (1 + math.cos(math.pi * 10 / 1000)) / 2
+    assert rate(0) == pytest.approx(0.02)
+    assert rate(5) == pytest.approx((0.02 + end) / 2)
+    assert rate(10) == pytest.approx(end)
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(ValueError, match="cosine"):
+        schedule("cosin", 10)
+    with pytest.raises(ValueError, match="adamw"):
+        player([nn.Parameter(torch.ones(1))], {"name": "adamv", **SETTINGS}, schedule("constant", 1))
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMISERS))
+def test_every_optimiser_minimises_a_bowl(name):
+    w = nn.Parameter(torch.tensor([[3.0, -2.0]]))
+    lr = {"lars": 20.0, "sgd": 0.05}.get(name, 0.1)
+    one = player([w], {"name": name, **SETTINGS, "lr": lr}, schedule("constant", 1))
+    for _ in range(200):
+        one.set_rate(0)
+        one.optimiser.zero_grad()
+        w.square().sum().backward()
+        one.optimiser.step()
+    assert w.abs().max() < 0.2
+
+
+def test_the_rate_is_a_function_of_the_position():
+    one = player([nn.Parameter(torch.ones(1))], {"name": "adam", **SETTINGS}, schedule("step", 3, milestones=(1, 2)))
+    assert [one.set_rate(e) for e in (0, 1, 2)] == pytest.approx([0.1, 0.01, 0.001])
+    assert one.optimiser.param_groups[0]["lr"] == pytest.approx(0.001)
+
+
+def test_lars_takes_steps_in_proportion_to_the_weights_norm():
+    w, b = nn.Parameter(torch.tensor([[3.0, 4.0]])), nn.Parameter(torch.tensor([1.0]))
+    optimiser = LARS([w, b], lr=2.0, momentum=0.5, weight_decay=0.1, trust=0.01)
+    expected_w, expected_b = w.detach().clone(), b.detach().clone()
+    velocity_w, velocity_b = torch.zeros_like(expected_w), torch.zeros_like(expected_b)
+    for step in range(3):
+        w.grad, b.grad = torch.tensor([[1.0, -2.0 + step]]), torch.tensor([0.5])
+        optimiser.step()
+        g = w.grad + 0.1 * expected_w
+        velocity_w = 0.5 * velocity_w + 2.0 * 0.01 * expected_w.norm() / g.norm() * g
+        velocity_b = 0.5 * velocity_b + 2.0 * b.grad  # one-dimensional: no decay, no scaling
+        expected_w, expected_b = expected_w - velocity_w, expected_b - velocity_b
+    assert torch.allclose(w, expected_w)
+    assert torch.allclose(b, expected_b)
+
+
+def test_lars_leaves_zero_weights_able_to_move():
+    w = nn.Parameter(torch.zeros(2, 2))
+    w.grad = torch.ones(2, 2)
+    LARS([w], lr=0.1).step()
+    assert torch.allclose(w, torch.full((2, 2), -0.1))

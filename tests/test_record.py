@@ -1,0 +1,397 @@
+import json
+import math
+import os
+import platform
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fairmargin import checkpoint, record
+from fairmargin.data.split import ArraySplit, FileSplit
+from fairmargin.record import Metrics, RunError, RunFolder, RunRecord, data_hash, environment, find_runs, is_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path / "run").create()
+
+
+def names(path):
+    return sorted(entry.name for entry in path.iterdir())
+
+
+class TestFolder:
+    def test_create_is_harmless_when_it_exists(self, folder):
+        folder.write_config("seed = 1\n")
+        RunFolder(folder.path).create()
+        assert names(folder.path) == ["config.toml"]
+
+    def test_create_where_a_file_is(self, tmp_path):
+        (tmp_path / "taken").write_text("mine")
+        for path in (tmp_path / "taken", tmp_path / "taken" / "run"):
+            with pytest.raises(RunError, match=r"cannot write into .*taken.* Choose another folder with --out"):
+                RunFolder(path).create()
+        assert (tmp_path / "taken").read_text() == "mine"
+
+    def test_create_where_nothing_can_be_written(self, tmp_path, monkeypatch):
+        def refuses(self, content):
+            raise OSError(30, "Read-only file system")
+
+        monkeypatch.setattr(Path, "write_bytes", refuses)
+        with pytest.raises(RunError, match="Read-only file system"):
+            RunFolder(tmp_path / "run").create()
+
+    def test_all_that_is_written_is_read(self, folder):
+        folder.write_config('seed = 3\n[data]\nname = "ä"\n')
+        folder.write_environment({"torch": "2"})
+        folder.write_data({"name": "ä", "counts": torch.tensor([[1, 2]]), "root": Path("x/y")})
+        folder.metrics.append({"event": "train", "step": 1})
+        running = RunRecord.read(folder.path)
+        assert not running.finished
+        assert running.result is None
+        folder.write_result({"seconds": 1.5, "seed": np.int64(3)})
+        run = RunRecord.read(folder.path)
+        assert run.finished
+        assert run.config == {"seed": 3, "data": {"name": "ä"}}
+        assert run.environment == {"torch": "2"}
+        assert run.data == {"name": "ä", "counts": [[1, 2]], "root": "x/y"}
+        assert run.metrics == [{"event": "train", "step": 1}]
+        assert run.result == {"seconds": 1.5, "seed": 3}
+
+    def test_a_failed_write_leaves_what_was_there(self, folder, monkeypatch):
+        folder.write_result({"a": 1})
+
+        def full(*arguments):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(checkpoint.os, "fsync", full)
+        with pytest.raises(RunError, match=r"cannot write .*result\.json: No space left on device"):
+            folder.write_result({"a": 2})
+        assert json.loads((folder.path / "result.json").read_text()) == {"a": 1}
+        assert names(folder.path) == ["result.json"]
+
+    def test_numbers_that_are_not_finite_become_null(self, folder):
+        given = {"a": math.nan, "b": [math.inf, (1.0, np.float32("nan"))], "c": {"d": torch.tensor([-math.inf, 2.0])}}
+        folder.write_result(given)
+        text = (folder.path / "result.json").read_text()
+        assert "NaN" not in text
+        assert "Infinity" not in text
+        assert json.loads(text) == {"a": None, "b": [None, [1.0, None]], "c": {"d": [None, 2.0]}}
+
+
+class TestArrays:
+    def test_round_trip(self, folder):
+        given = {
+            "labels": torch.arange(3),
+            "logits": torch.randn(3, 2, requires_grad=True),
+            "kind": np.array(["aligned", "mistake"]),
+            "images": np.zeros((1, 3, 2, 2), np.uint8),
+        }
+        folder.write_config("")
+        folder.metrics.append({})
+        assert folder.save_arrays("test", **given).name == "test.npz"
+        run = RunRecord.read(folder.path)
+        assert run.has_arrays("test")
+        back = run.arrays("test")
+        assert back.keys() == given.keys()
+        for name, array in given.items():
+            expected = array.detach().numpy() if isinstance(array, torch.Tensor) else array
+            assert back[name].dtype == expected.dtype
+            assert np.array_equal(back[name], expected)
+
+    def test_nothing_pickled_is_written_or_read(self, folder):
+        with pytest.raises(TypeError, match="names holds Python objects"):
+            folder.save_arrays("test", names=np.array(["a", None], dtype=object))
+        np.savez(folder.path / "evil.npz", names=np.array([{}], dtype=object))
+        run = RunRecord(folder.path, {}, {}, {}, [], None)
+        with pytest.raises(RunError, match=r"evil\.npz is damaged"):
+            run.arrays("evil")
+
+    def test_absent_and_damaged(self, folder):
+        run = RunRecord(folder.path, {}, {}, {}, [], None)
+        assert not run.has_arrays("test")
+        with pytest.raises(RunError, match=r"has no test\.npz"):
+            run.arrays("test")
+        path = folder.save_arrays("test", a=np.arange(1000))
+        os.truncate(path, 500)
+        with pytest.raises(RunError, match=r"test\.npz is damaged"):
+            run.arrays("test")
+
+
+class TestMetrics:
+    def test_one_line_each(self, folder):
+        for step in range(3):
+            folder.metrics.append({"event": "train", "step": step, "terms": {"ε": float("nan")}})
+        lines = (folder.path / "metrics.jsonl").read_bytes().splitlines()
+        assert [json.loads(line) for line in lines] == [
+            {"event": "train", "step": step, "terms": {"ε": None}} for step in range(3)
+        ]
+        assert folder.metrics.read() == [json.loads(line) for line in lines]
+
+    def test_resume_forgets_what_came_after_the_position(self, folder):
+        metrics = folder.metrics
+        assert metrics.position() == 0
+        metrics.append({"step": 1})
+        position = metrics.position()
+        assert position == (folder.path / "metrics.jsonl").stat().st_size
+        metrics.append({"step": 2})
+        again = Metrics(metrics.path)
+        again.truncate(position)
+        again.append({"step": "2 again"})
+        assert again.read() == [{"step": 1}, {"step": "2 again"}]
+
+    def test_torn_last_line(self, folder):
+        folder.metrics.append({"step": 1, "name": "é"})
+        folder.metrics.append({"step": 2, "name": "é"})
+        content = folder.metrics.path.read_bytes()
+        first = content.index(b"\n") + 1
+        for length in range(first, len(content)):
+            folder.metrics.path.write_bytes(content[:length])
+            assert Metrics(folder.metrics.path).read() == [{"step": 1, "name": "é"}]
+            Metrics(folder.metrics.path).append({"step": 3})
+            assert Metrics(folder.metrics.path).read() == [{"step": 1, "name": "é"}, {"step": 3}]
+
+    def test_truncate_inside_a_line_beyond_the_end_and_without_a_file(self, folder):
+        folder.metrics.truncate(100)
+        assert folder.metrics.read() == []
+        folder.metrics.append({"step": 1})
+        folder.metrics.append({"step": 2})
+        folder.metrics.truncate(10**9)
+        assert len(folder.metrics.read()) == 2
+        folder.metrics.truncate(folder.metrics.position() - 2)
+        assert folder.metrics.read() == [{"step": 1}]
+        folder.metrics.truncate(0)
+        assert folder.metrics.position() == 0
+
+    def test_a_broken_line_in_the_middle_is_named(self, folder):
+        folder.metrics.path.write_text('{"a": 1}\nbroken\n{"a": 2}\n')
+        with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is not JSON"):
+            folder.metrics.read()
+
+    def test_an_event_that_is_not_json_writes_nothing(self, folder):
+        folder.metrics.append({"a": 1})
+        with pytest.raises(TypeError):
+            folder.metrics.append({"a": object()})
+        assert folder.metrics.read() == [{"a": 1}]
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from fairmargin.record import RunFolder
+with RunFolder(Path(sys.argv[1])).lock():
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+class TestLock:
+    def test_second_writer_is_told(self, folder):
+        told = pytest.raises(RunError, match=rf"another process \(process {os.getpid()}\) is writing into .*run")
+        with folder.lock(), told, RunFolder(folder.path).lock():
+            pass
+        with RunFolder(folder.path).lock():
+            assert (folder.path / ".lock").read_text() == f"{os.getpid()}\n"
+
+    def test_released_after_an_error(self, folder):
+        with pytest.raises(KeyError), folder.lock():
+            raise KeyError
+        with folder.lock():
+            pass
+
+    @pytest.mark.slow
+    def test_goes_away_with_a_killed_process(self, folder):
+        process = subprocess.Popen([sys.executable, "-c", HOLDS, str(folder.path)], stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"locked\n"
+        with pytest.raises(RunError, match=f"process {process.pid}"), folder.lock():
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        with folder.lock():
+            pass
+
+
+def make_run(path):
+    run = RunFolder(path).create()
+    run.write_config("seed = 1\n")
+    run.metrics.append({"event": "train"})
+    return path
+
+
+class TestReading:
+    def test_what_is_a_run(self, tmp_path):
+        assert is_run(make_run(tmp_path / "a"))
+        (tmp_path / "project").mkdir()
+        (tmp_path / "project" / "config.toml").write_text("")
+        assert not is_run(tmp_path / "project")  # somebody's configuration
+        assert not is_run(tmp_path / "nowhere")
+        with pytest.raises(RunError, match="is not the folder of a run"):
+            RunRecord.read(tmp_path / "project")
+
+    def test_damaged_files_are_named(self, tmp_path):
+        path = make_run(tmp_path / "a")
+        (path / "result.json").write_text('{"a": ')
+        with pytest.raises(RunError, match=r"result\.json is damaged"):
+            RunRecord.read(path)
+        (path / "result.json").unlink()
+        (path / "config.toml").write_text("seed =")
+        with pytest.raises(RunError, match=r"config\.toml is damaged"):
+            RunRecord.read(path)
+
+    def test_find_runs(self, tmp_path):
+        a, b, c = (make_run(tmp_path / "runs" / name) for name in ("a", "deep/b", "c"))
+        make_run(a / "inside")
+        (tmp_path / "runs" / "empty").mkdir()
+        assert find_runs([tmp_path / "runs"]) == [a, c, b]
+        assert find_runs([b, tmp_path / "runs", b]) == [b, a, c]
+        assert find_runs([tmp_path / "runs" / "empty"]) == []
+        with pytest.raises(RunError, match=r"there is no folder .*nowhere"):
+            find_runs([tmp_path / "nowhere"])
+        with pytest.raises(RunError, match="is not a folder"):
+            find_runs([a / "config.toml"])
+
+
+class TestEnvironment:
+    command = (
+        "/home/somebody/.venv/bin/fairmargin", "train", "--dataset=/home/somebody/my data.csv", "--out", "~/runs/x",
+        "--set", "data.root='/home/somebody/x.csv'", "--set", 'data.many=["/home/somebody/a.csv", "b.csv"]',
+        "--set", "data.rho=0.9", "--set", "data.frost_dir=C:\\Users\\somebody\\frost", "relative/kept.toml",
+    )  # fmt: skip
+
+    def test_has_what_the_contract_lists(self):
+        facts = environment("cpu", 2, 1, ["fairmargin", "train"], {"train": "00"})
+        assert list(facts) == [
+            "fairmargin", "python", "torch", "numpy", "platform", "device", "threads", "world_size", "git", "command",
+            "started", "data",
+        ]  # fmt: skip
+        assert facts["python"] == platform.python_version()
+        assert facts["device"] == "cpu"
+        assert (facts["threads"], facts["world_size"], facts["data"]) == (2, 1, {"train": "00"})
+        assert facts["started"].endswith("+00:00")
+        json.dumps(facts)
+
+    def test_says_nothing_about_people_hosts_and_places(self):
+        text = json.dumps(environment("cpu", 1, 1, self.command, {}), ensure_ascii=False)
+        assert "somebody" not in text
+        assert platform.node() not in text or len(platform.node()) < 4
+        assert str(Path.home()) not in text or str(Path.home()) == "/"
+        assert str(Path.cwd()) not in text
+        for kept in (
+            '"command": "fairmargin train ',
+            "…/my data.csv",
+            "…/x.csv",
+            "…/a.csv",
+            "b.csv",
+            "data.rho=0.9",
+            "…/frost",
+        ):
+            assert kept in text
+        assert "relative/kept.toml" in text
+
+    def test_git_state(self, tmp_path, monkeypatch):
+        def git(*words):
+            identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+            subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+
+        monkeypatch.setattr(record, "__file__", str(tmp_path / "elsewhere" / "record.py"))
+        monkeypatch.chdir(tmp_path)
+        try:
+            git("init")
+        except FileNotFoundError:
+            pytest.skip("git is not installed")
+        assert record._git_state() is None  # no commit yet
+        (tmp_path / "a.txt").write_text("1")
+        git("add", "a.txt")
+        git("commit", "-m", "a")
+        state = record._git_state()
+        assert len(state["commit"]) == 40
+        assert state["dirty"] is False
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / "x").write_text("")
+        assert record._git_state()["dirty"] is False  # only files that git knows
+        (tmp_path / "a.txt").write_text("2")
+        assert record._git_state()["dirty"] is True
+
+    def test_package_inside_a_repository_that_does_not_know_it(self, tmp_path, monkeypatch):
+        calls = []
+        monkeypatch.setattr(record, "_git", lambda folder, *words: calls.append((folder, words[0])))
+        assert record._git_state() is None
+        assert calls == [(Path(record.__file__).parent, "ls-files"), (Path.cwd(), "rev-parse")]
+
+    def test_without_git(self, monkeypatch):
+        monkeypatch.setenv("PATH", "")
+        assert environment("cpu", 1, 1, [], {})["git"] is None
+
+
+class TestDataHash:
+    def split(self, **changed):
+        generator = torch.Generator().manual_seed(0)
+        parts = {
+            "pixels": torch.randint(0, 256, (5, 3, 4, 4), dtype=torch.uint8, generator=generator),
+            "labels": torch.tensor([0, 1, 0, 1, 2]),
+            "bias": torch.tensor([0, 0, 1, 1, -1]),
+        }
+        return ArraySplit(**{**parts, **changed})
+
+    def test_by_hand(self):
+        split = self.split()
+        digest = record.hashlib.sha256()
+        digest.update(b"labels 5\n" + np.array([0, 1, 0, 1, 2], "<i8").tobytes())
+        digest.update(b"bias 5\n" + np.array([0, 0, 1, 1, -1], "<i8").tobytes())
+        digest.update(b"[3, 4, 4]\n" + bytes(split.pixels.flatten().tolist()))
+        assert data_hash(split) == digest.hexdigest()
+
+    def test_depends_on_everything_and_on_nothing_else(self, monkeypatch):
+        base = data_hash(self.split())
+        assert data_hash(self.split()) == base
+        pixels = self.split().pixels.clone()
+        assert data_hash(self.split(pixels=pixels.contiguous(memory_format=torch.channels_last))) == base
+        pixels[4, 2, 3, 3] ^= 1
+        others = [
+            self.split(pixels=pixels),
+            self.split(labels=torch.tensor([0, 1, 0, 1, 1])),
+            self.split(bias=torch.tensor([0, 0, 1, 1, 1])),
+            self.split(bias=None),
+            self.split().subset(torch.tensor([1, 0, 2, 3, 4])),
+            self.split().subset(torch.tensor([], dtype=torch.long)),
+        ]
+        assert len({base, *map(data_hash, others)}) == 1 + len(others)
+
+    def test_streamed_in_parts(self, monkeypatch):
+        sizes = []
+
+        class Counted(ArraySplit):
+            def images(self, index):
+                sizes.append(len(index))
+                return super().images(index)
+
+        monkeypatch.setattr(record, "HASHED_AT_ONCE", 2)
+        data_hash(Counted(**vars(self.split())))
+        assert sizes == [2, 2, 1]
+
+    def files(self, root, content=b"xx"):
+        paths = [root / "train" / name for name in ("cat/1.png", "dog/ä.png")]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return FileSplit(paths, torch.tensor([0, 1]), lambda path: pytest.fail("decoded"))
+
+    def test_files_by_name_and_size_wherever_they_are(self, tmp_path):
+        base = data_hash(self.files(tmp_path / "here"))
+        assert data_hash(self.files(tmp_path / "somewhere" / "else")) == base
+        assert data_hash(self.files(tmp_path / "larger", b"xxx")) != base
+        swapped = self.files(tmp_path / "here")
+        assert data_hash(FileSplit(swapped.paths[::-1], swapped.labels, swapped.decode)) != base
+        assert data_hash(FileSplit([], torch.tensor([], dtype=torch.long), swapped.decode)) != base
+
+    def test_relative_paths_are_the_same_files(self, tmp_path, monkeypatch):
+        split = self.files(tmp_path)
+        monkeypatch.chdir(tmp_path)
+        relative = [path.relative_to(tmp_path) for path in split.paths]
+        assert data_hash(FileSplit(relative, split.labels, split.decode)) == data_hash(split)

@@ -1,0 +1,498 @@
+"""Whole runs through the command line: what is written, and what survives signals, damage and a full disk."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from fairmargin import config as configuration
+from fairmargin.cli import app
+from fairmargin.record import RunRecord
+from fairmargin.run import run
+
+SMALL = [
+    "data.train=500",
+    "data.test=300",
+    "network.name=simple-conv-3",
+    "network.stride=2",
+    "network.widths=[4, 8]",
+    "train.epochs=3",
+    "train.batch_size=25",
+    "train.log_steps=5",
+    "train.device=cpu",
+    "evaluate.resamples=50",
+]
+TIMES = {"seconds", "images_per_second"}
+
+
+def words(*changes, method="eps-supinfonce+fairkl", out):
+    options = [word for change in (*SMALL, *changes) for word in ("--set", change)]
+    return ["train", "--dataset", "biased-mnist-mini", "--method", method, "--out", str(out), *options]
+
+
+def config(*changes, method="eps-supinfonce+fairkl", seed=0):
+    return configuration.load(None, dataset="biased-mnist-mini", method=method, seed=seed, overrides=[*SMALL, *changes])
+
+
+def silently(*changes, out, **options):
+    return run(config(*changes, **options), out, console=Console(quiet=True))
+
+
+def start(*arguments):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "fairmargin", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def without_times(value):
+    if isinstance(value, dict):
+        return {key: without_times(item) for key, item in value.items() if key not in TIMES}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
+
+
+def assert_same_run(a, b):
+    for name in ("weights.safetensors", "best.safetensors"):
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+    first, second = RunRecord.read(a), RunRecord.read(b)
+    assert without_times(first.metrics) == without_times(second.metrics)
+    assert without_times(first.result) == without_times(second.result)
+    for name in ("test", "examples"):
+        for key, array in first.arrays(name).items():
+            assert np.array_equal(array, second.arrays(name)[key]), (name, key)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One run from beginning to end, in a process of its own like those it is compared with."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    process = start(*words(out=out))
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    return out
+
+
+def test_a_run_folder_holds_everything(finished):
+    record = RunRecord.read(finished)
+    assert record.config["method"]["name"] == "eps-supinfonce+fairkl"
+    assert configuration.load_resolved(finished / "config.toml") == config()
+    assert record.environment["torch"] == str(torch.__version__)
+    assert set(record.environment["data"]) == {"train", "valid", "test"}
+    assert record.data["sizes"] == {"train": 450, "valid": 50, "test": 300}
+    steps = 3 * 18  # 450 samples in batches of 25
+    assert record.result["steps"] == steps
+    evaluations = [event for event in record.metrics if event["event"] == "evaluation"]
+    assert [event["epoch"] for event in evaluations] == [1, 2, 3]
+    logged = [event for event in record.metrics if event["event"] == "train"]
+    assert [event["step"] for event in logged] == list(range(5, steps + 1, 5))
+    assert set(logged[0]["terms"]) == {"eps-supinfonce", "fairkl", "probe", "mean similarity"}
+    assert len(logged[0]["pairs"]) >= 2
+    assert list((finished / "checkpoints").iterdir())
+
+
+def test_the_result_keeps_last_best_on_validation_and_best_on_test(finished):
+    record = RunRecord.read(finished)
+    records, evaluations = record.result["records"], [e for e in record.metrics if e["event"] == "evaluation"]
+    by = lambda split: max(evaluations, key=lambda e: e[split]["cell-mean"])
+    assert records["last"]["epoch"] == 3
+    assert records["best-on-validation"]["epoch"] == by("valid")["epoch"]
+    assert records["best-on-test"]["test"]["cell-mean"] == by("test")["test"]["cell-mean"]
+    assert record.result["test"]["own"]["accuracy"]["cell-mean"]["value"] == records["last"]["test"]["cell-mean"]
+
+
+def test_predictions_and_weights_reproduce_the_reported_accuracy(finished):
+    record = RunRecord.read(finished)
+    arrays = record.arrays("test")
+    accuracy = (arrays["predicted"] == arrays["labels"]).mean()
+    assert accuracy == pytest.approx(record.result["test"]["own"]["accuracy"]["plain"]["value"])
+    assert np.array_equal(arrays["logits"].argmax(1), arrays["predicted"])
+    weights = load_file(finished / "weights.safetensors")
+    logits = torch.nn.functional.normalize(torch.from_numpy(arrays["features"])) @ weights["classifier.weight"].T
+    assert torch.allclose(logits + weights["classifier.bias"], torch.from_numpy(arrays["logits"]), atol=1e-5)
+
+
+def test_examples_are_of_the_kinds_they_claim(finished):
+    record = RunRecord.read(finished)
+    arrays, examples = record.arrays("test"), record.arrays("examples")
+    labels, bias = arrays["labels"][examples["index"]], arrays["bias"][examples["index"]]
+    wrong = (arrays["predicted"] != arrays["labels"])[examples["index"]]
+    for kind, holds in (("aligned", labels == bias), ("conflicting", labels != bias), ("mistake", wrong)):
+        assert (examples["kind"] == kind).any()
+        assert holds[examples["kind"] == kind].all()
+    assert len(set(labels[examples["kind"] == "aligned"])) == 10  # spread over the classes
+
+
+def test_a_finished_run_is_not_trained_again(finished):
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file() and path.name != ".lock"}
+    result = CliRunner().invoke(app, words(out=finished))
+    assert result.exit_code == 0, result.output
+    assert "cell-mean" in result.output
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_another_configuration_in_the_same_folder_is_refused(finished):
+    result = CliRunner().invoke(app, words("train.epochs=4", out=finished))
+    assert result.exit_code == 2
+    assert "train.epochs 3 → 4" in result.output
+
+
+@pytest.mark.slow
+def test_evaluate_repeats_the_result_and_looks_at_other_data(finished, tmp_path):
+    runner, target = CliRunner(), tmp_path / "again.json"
+    result = runner.invoke(app, ["evaluate", str(finished), "--out", str(target)])
+    assert result.exit_code == 0, result.output
+    again, first = json.loads(target.read_text("utf-8")), RunRecord.read(finished).result
+    assert again["test"]["own"] == first["test"]["own"]
+    assert again["similarity"] == first["similarity"]
+    other = runner.invoke(app, ["evaluate", str(finished), "--set", "data.test_rho=0.9", "--out", str(target)])
+    assert other.exit_code == 0, other.output
+    assert (
+        json.loads(target.read_text("utf-8"))["test"]["own"]["accuracy"]["plain"]
+        != again["test"]["own"]["accuracy"]["plain"]
+    )
+
+
+def checkpoint_steps(out):
+    return sorted(int(path.stem.split("-")[1]) for path in (out / "checkpoints").glob("step-*.ckpt"))
+
+
+def wait_for(condition, process, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_ten_times_a_run_ends_like_one_that_was_not(finished, tmp_path):
+    out, chance = tmp_path / "run", random.Random(4)
+    command = words("train.checkpoint_seconds=0", out=out)
+    killed = []
+    for _ in range(10):
+        process = start(*command)
+        before = checkpoint_steps(out)[-1] if checkpoint_steps(out) else 0
+        wait_for(lambda before=before: (checkpoint_steps(out) or [0])[-1] >= before + chance.randint(1, 4), process)
+        time.sleep(chance.random() * 0.03)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        killed.append(checkpoint_steps(out)[-1])
+    assert not (out / "result.json").exists()
+    assert killed == sorted(killed)
+    said, _ = (last := start(*command)).communicate(timeout=200)
+    assert last.returncode == 0, said
+    assert "continuing after step" in said
+    assert_same_run(finished, out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_run_goes_on_later(finished, tmp_path, number):
+    out = tmp_path / "run"
+    process = start(*words(out=out))
+    wait_for(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0, process)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said
+    assert "continue with: fairmargin train --resume" in said
+    assert len(checkpoint_steps(out)) == 1  # the minute between checkpoints had not passed
+    said, _ = (again := start("train", "--resume", str(out))).communicate(timeout=200)
+    assert again.returncode == 0, said
+    assert_same_run(finished, out)
+
+
+def interrupted(out, steps=(7, 20)):
+    """A run that stopped, with checkpoints at two steps."""
+    from fairmargin import journal
+
+    class Stop(Exception):
+        pass
+
+    original = journal.Journal.after_step
+
+    def after_step(self, batch):
+        original(self, batch)
+        if self.training.step in steps:
+            self.save()
+        if self.training.step == max(steps):
+            raise Stop
+
+    journal.Journal.after_step = after_step
+    try:
+        with pytest.raises(Stop):
+            silently(out=out)
+    finally:
+        journal.Journal.after_step = original
+    assert checkpoint_steps(out) == sorted(steps)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The same run in this process, for those that are continued in it."""
+    out = tmp_path_factory.mktemp("whole-here") / "run"
+    silently(out=out)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", ["truncate", "flip", "empty"])
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(whole, tmp_path, harm):
+    out = tmp_path / "run"
+    interrupted(out)
+    newest = out / "checkpoints" / "step-00000020.ckpt"
+    content = bytearray(newest.read_bytes())
+    if harm == "flip":
+        content[len(content) // 2] ^= 1
+    newest.write_bytes({"truncate": content[: len(content) // 3], "flip": content, "empty": b""}[harm])
+    console = Console(record=True, quiet=False, file=(tmp_path / "said.txt").open("w"))
+    run(config(), out, console=console)
+    said = console.export_text()
+    assert "step-00000020.ckpt cannot be used" in said
+    assert "continuing after step 7" in said
+    assert_same_run(whole, out)
+
+
+def test_when_every_checkpoint_is_damaged_nothing_is_overwritten(tmp_path):
+    out = tmp_path / "run"
+    interrupted(out)
+    for path in (out / "checkpoints").iterdir():
+        path.write_bytes(b"damaged")
+    result = CliRunner().invoke(app, ["train", "--resume", str(out)])
+    assert result.exit_code == 2
+    assert "no checkpoint in" in result.output
+    assert len(checkpoint_steps(out)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts a small tmpfs")
+def test_a_full_disk_while_checkpointing_loses_nothing(whole, tmp_path):
+    """Checkpoints fail for lack of space, the run goes on with the last good one, and ends once there is room."""
+    out = tmp_path / "run"
+    mount = out / "checkpoints"
+    mount.mkdir(parents=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
+    try:
+        (mount / "ballast").write_bytes(bytes(60_000))
+        with pytest.raises(OSError, match=r"No space left on device.*needs.*free"):
+            silently("train.checkpoint_seconds=0", out=out)
+        assert checkpoint_steps(out) == []
+        assert len(RunRecord.read(out).metrics) > 3  # it trained to the end and could not save that
+        subprocess.run(["mount", "-o", "remount,size=10m", str(mount)], check=True)
+        silently(out=out)
+        assert_same_run(whole, out)
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts a read-only tmpfs")
+def test_a_read_only_run_folder_is_said_before_anything_is_done(tmp_path):
+    mount = tmp_path / "read-only"
+    mount.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(mount)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
+    try:
+        result = CliRunner().invoke(app, words(out=mount / "run"))
+        assert result.exit_code == 2
+        assert "cannot write into" in result.output
+        assert "Read-only file system" in result.output
+        assert "--out" in result.output
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_two_processes_cannot_write_one_folder(tmp_path):
+    from fairmargin.record import RunFolder
+
+    out = tmp_path / "run"
+    folder = RunFolder(out).create()
+    with folder.lock():
+        process = start(*words(out=out))
+        said, _ = process.communicate(timeout=100)
+    assert process.returncode == 2, said
+    assert "another process" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--method", "eps-supinfonc"], "did you mean 'eps-supinfonce'"),
+        (["--dataset", "biased-mnst"], "did you mean 'biased-mnist'"),
+        (["--network", "resnet19"], "did you mean 'resnet18'"),
+        (["--set", "train.epoch=3"], 'did you mean "train.epochs"'),
+        (["--set", "data.roh=0.9"], 'did you mean "data.rho"'),
+        (["--set", "method.epsilom=0.9"], 'did you mean "method.epsilon"'),
+        (["--set", "train.epochs=0"], "train.epochs must be at least 1; got 0"),
+        (["--set", "train.epochs"], "KEY=VALUE"),
+        (["--set", "data.bias=none"], "needs to know the bias"),
+        (["--set", "data.bias=none", "--method", "ce", "--set", "data.sampler=group-balanced"], "no bias labels"),
+        (["--set", "train.batch_size=1"], "compares samples with each other"),
+        (["--set", "train.device=cuda:7"], "train.device=cuda:7 cannot be used here"),
+        (["--set", "train.batch_size=9000", "--set", "train.drop_last=true"], "leaves no batch"),
+        (["--method", "simclr"], "compares views of one image"),
+    ],
+)
+def test_wrong_input_is_answered_in_one_message(tmp_path, arguments, expected):
+    options = [word for change in SMALL if not change.startswith("network") for word in ("--set", change)]
+    if "--dataset" in arguments or "--network" in arguments:
+        options = []
+    result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), *options, *arguments])
+    assert result.exit_code == 2, result.output
+    assert expected in result.output.replace("\n", " ")
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_an_empty_class_is_named(tmp_path):
+    from PIL import Image
+
+    folder = tmp_path / "images"
+    folder.mkdir()
+    rows = ["path,label,split"]
+    for k in range(12):
+        Image.new("RGB", (8, 8), (20 * k, 0, 0)).save(folder / f"{k}.png")
+        rows.append(f"images/{k}.png,{'cat' if k < 8 else 'dog'},{'train' if k < 8 else 'test'}")
+    (tmp_path / "all.csv").write_text("\n".join(rows))
+    result = CliRunner().invoke(
+        app, ["train", "--dataset", str(tmp_path / "all.csv"), "--method", "ce", "--out", str(tmp_path / "run")]
+    )
+    assert result.exit_code == 2, result.output
+    assert "dog" in result.output
+
+
+def test_divergence_has_its_own_exit_code(tmp_path):
+    out = tmp_path / "run"
+    result = CliRunner().invoke(app, words("optimiser.name=sgd", "optimiser.lr=1e30", method="ce", out=out))
+    assert result.exit_code == 3, result.output
+    assert "Likely cause" in result.output
+    assert "optimiser.lr (now 1e+30)" in result.output
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    record = silently("train.tensorboard=true", "train.epochs=1", out=tmp_path / "run", method="ce")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    logged = {e["step"]: e["terms"]["ce"] for e in record.metrics if e["event"] == "train"}
+    assert {e.step: e.value for e in events.Scalars("train/ce")} == pytest.approx(logged)
+    assert events.Scalars("test/cell-mean")[-1].value == pytest.approx(
+        record.result["records"]["last"]["test"]["cell-mean"]
+    )
+
+
+def test_own_images_without_bias_labels_train(tmp_path):
+    from PIL import Image
+
+    rows = ["path,label,split"]
+    for k in range(60):
+        colour = (250, 20, 20) if k % 2 else (20, 20, 250)
+        Image.new("RGB", (10, 10), colour).save(tmp_path / f"{k}.png")
+        rows.append(f"{k}.png,{'warm' if k % 2 else 'cold'},{'train' if k < 40 else 'test'}")
+    (tmp_path / "own.csv").write_text("\n".join(rows))
+    changes = ["network.name=simple-conv-3", "network.widths=[4, 8]", "train.epochs=8", "train.batch_size=8"]
+    changes += ["optimiser.lr=0.01"]
+    out = tmp_path / "run"
+    options = [word for change in changes for word in ("--set", change)]
+    result = CliRunner().invoke(
+        app, ["train", "--dataset", str(tmp_path / "own.csv"), "--method", "ce", "--out", str(out), *options]
+    )
+    assert result.exit_code == 0, result.output
+    record = RunRecord.read(out)
+    assert set(record.result["test"]["own"]["accuracy"]) == {"plain"}
+    assert record.result["test"]["own"]["accuracy"]["plain"]["value"] == 1.0
+
+
+@pytest.mark.slow
+def test_compare_runs_what_is_missing_and_prints_mean_and_std(tmp_path):
+    options = [word for change in (*SMALL, "train.epochs=1") for word in ("--set", change)]
+    common = ["compare", "--dataset", "biased-mnist-mini", "--out", str(tmp_path), *options]
+    first = CliRunner().invoke(app, [*common, "--methods", "ce", "--seeds", "2"])
+    assert first.exit_code == 0, first.output
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    assert len(times) == 2
+    second = CliRunner().invoke(app, [*common, "--methods", "ce,eps-supinfonce+fairkl", "--seeds", "2"])
+    assert second.exit_code == 0, second.output
+    assert len(list(tmp_path.rglob("result.json"))) == 4
+    assert all(path.stat().st_mtime_ns == when for path, when in times.items())
+    values = [
+        100 * RunRecord.read(tmp_path / "ce" / f"seed-{s}").result["test"]["own"]["accuracy"]["cell-mean"]["value"]
+        for s in (0, 1)
+    ]
+    assert f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" in (tmp_path / "table.md").read_text("utf-8")
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_method_that_diverges_does_not_stop_a_comparison(tmp_path, monkeypatch):
+    from fairmargin import compare
+    from fairmargin.train import Diverged
+
+    def fails(config, *rest, **named):
+        if config.method.name == "supcon":
+            raise Diverged("step 3: the loss is nan")
+        return run(config, *rest, **named)
+
+    monkeypatch.setattr(compare, "run", fails)
+    options = [word for change in (*SMALL, "train.epochs=1") for word in ("--set", change)]
+    result = CliRunner().invoke(
+        app,
+        [
+            "compare",
+            "--dataset",
+            "biased-mnist-mini",
+            "--out",
+            str(tmp_path),
+            *options,
+            "--methods",
+            "supcon,ce",
+            "--seeds",
+            "1",
+        ],
+    )
+    assert result.exit_code == 3, result.output
+    assert "0 of 1" in result.output
+    assert "failed: supcon, seed 0: step 3" in result.output
+    assert (tmp_path / "ce" / "seed-0" / "result.json").exists()
+
+
+@pytest.mark.slow
+def test_under_torchrun_a_run_is_written_once_and_resumes(tmp_path):
+    from tests.test_torchrun import torchrun
+
+    out = tmp_path / "run"
+    said = torchrun(2, "-m", "fairmargin", *words(out=out))
+    record = RunRecord.read(out)
+    assert record.environment["world_size"] == 2
+    assert record.result["steps"] == 54
+    assert said.count("own classifier") == 1
+    single = tmp_path / "single"
+    silently(out=single)
+    first = [e for e in RunRecord.read(single).metrics if e["event"] == "train"][0]
+    both = [e for e in record.metrics if e["event"] == "train"][0]
+    assert both["pairs"] == first["pairs"]  # the same samples, in the same batches
+    assert both["terms"]["eps-supinfonce"] == pytest.approx(first["terms"]["eps-supinfonce"], rel=0.05)
+    shutil.rmtree(out / "checkpoints")
+    assert Path(out / "weights.safetensors").exists()

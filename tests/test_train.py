@@ -1,0 +1,173 @@
+import pytest
+import torch
+
+from fairmargin.data.loader import Loader
+from fairmargin.data.samplers import Shuffled
+from fairmargin.data.split import ArraySplit
+from fairmargin.methods.base import Method
+from fairmargin.optimise import player, schedule
+from fairmargin.train import Diverged, Training, fit
+from tests.methods import tiny
+
+
+class Alternating(Method):
+    """Two numbers that chase each other: `b` must see the `a` that has just moved."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Parameter(torch.zeros(())), torch.nn.Parameter(torch.zeros(()))
+        self.seen, self.drawn = [], []
+
+    def players(self):
+        return {"a": [self.a], "b": [self.b]}
+
+    def updates(self, batch, step):
+        self.drawn.append(torch.rand(()).item())
+        yield "a", (self.a - 1) ** 2 + 0 * self.b
+        self.seen.append(self.a.item())
+        yield "b", (self.b - self.a) ** 2
+
+    def features(self, images):
+        return images.flatten(1)
+
+    def predict(self, images):
+        return images.flatten(1)[:, :3]
+
+
+def loader(data=None, batch_size=10):
+    data = data or tiny.split()
+    return Loader(data, tiny.views(), Shuffled(len(data)), batch_size)
+
+
+def training(method, optimiser=tiny.ADAM, **options):
+    return Training(method, tiny.players(method, optimiser), options.pop("loader", None) or loader(), seed=0, **options)
+
+
+def test_players_move_in_turn_and_see_moved_weights():
+    method = Alternating()
+    sgd = {**tiny.ADAM, "name": "sgd", "lr": 0.5, "momentum": 0.0}
+    players = {name: player(p, sgd, schedule("constant", 1)) for name, p in method.players().items()}
+    fit(Training(method, players, loader(), seed=0), 1, steps=1)
+    assert method.a.item() == pytest.approx(1.0)  # 0 − 0.5 · 2(0 − 1)
+    assert method.seen == [1.0]
+    assert method.b.item() == pytest.approx(1.0)  # moved towards the new a, whose own gradient it did not touch
+
+
+def test_fit_runs_epochs_and_steps():
+    first = training(Alternating())
+    fit(first, 2)
+    assert (first.step, first.loader.epoch) == (6, 2)  # 24 samples in batches of 10: three a time
+    second = training(Alternating())
+    ended = []
+    fit(second, 5, steps=4, after_epoch=lambda: ended.append(second.step))
+    assert second.step == 4
+    assert ended == [3, 4]
+
+
+def test_random_numbers_depend_on_seed_and_step_only():
+    whole, again = Alternating(), Alternating()
+    fit(training(whole), 1)
+    torch.rand(7)  # somebody else draws
+    second = training(again)
+    second.step = 1
+    fit(second, 1, steps=3)
+    assert again.drawn == whole.drawn[1:]
+    assert len(set(whole.drawn)) == 3
+
+
+def test_the_schedule_follows_the_position():
+    method = tiny.method("ce")
+    rate = schedule("cosine", 2, per="step")
+    players = {name: player(p, tiny.ADAM, rate) for name, p in method.players().items()}
+    run, rates = Training(method, players, loader(), seed=0), []
+    fit(run, 2, after_step=lambda batch: rates.append(run.rates["main"]))
+    assert rates == pytest.approx([tiny.ADAM["lr"] * rate(k / 3) for k in range(6)])
+
+
+def test_clipping_bounds_the_gradient_of_each_player():
+    free, clipped = tiny.method("ce"), tiny.method("ce")
+    fit(training(free), 1, steps=1)
+    fit(training(clipped, clip=1e-3), 1, steps=1)
+    norm = lambda m: torch.stack([p.grad.norm() for p in m.parameters()]).norm().item()
+    assert norm(free) > 0.01
+    assert norm(clipped) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_bfloat16_trains_close_to_float32():
+    exact, half = tiny.method("eps-supinfonce+fairkl"), tiny.method("eps-supinfonce+fairkl")
+    fit(training(exact), 1)
+    fit(training(half, precision="bfloat16"), 1)
+    assert all(p.dtype == torch.float32 for p in half.parameters())
+    assert half.terms["eps-supinfonce"] == pytest.approx(exact.terms["eps-supinfonce"].item(), rel=0.2)
+    assert not torch.equal(half.classifier.weight, exact.classifier.weight)
+
+
+def test_channels_last_changes_the_layout_not_the_result():
+    plain, other = tiny.method("ce"), tiny.method("ce")
+    fit(training(plain), 1)
+    fit(training(other, channels_last=True), 1)
+    weight = other.encoder.blocks[1][0].weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(weight, plain.encoder.blocks[1][0].weight, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_compiled_networks_take_the_same_steps():
+    plain, compiled = tiny.method("eps-supinfonce+fairkl"), tiny.method("eps-supinfonce+fairkl")
+    fit(training(plain, tiny.SGD), 2)
+    fit(training(compiled, tiny.SGD, compiled=True), 2)
+    a, b = plain.state_dict(), compiled.state_dict()
+    assert a.keys() == b.keys()  # a checkpoint of one can be loaded by the other
+    assert all(torch.allclose(a[key].float(), b[key].float(), atol=1e-3) for key in a)
+
+
+def test_a_loss_that_is_not_finite_names_step_term_and_cause():
+    method = tiny.method("ce")
+    run = training(method)
+    fit(run, 1, steps=2)
+    with torch.no_grad():
+        method.encoder.blocks[0][0].weight[0, 0, 0, 0] = float("nan")
+    with pytest.raises(Diverged, match=r"step 2.*ce = nan.*lower optimiser\.lr \(now 0\.01\)"):
+        fit(run, 1)
+
+
+def test_features_that_are_not_finite_are_a_divergence_too():
+    method = tiny.method("eps-supinfonce+fairkl")
+    with torch.no_grad():
+        method.encoder.blocks[0][0].weight[0, 0, 0, 0] = float("inf")
+    with pytest.raises(Diverged, match="an earlier step made weights infinite"):
+        fit(training(method), 1)
+
+
+def test_broken_inputs_are_named():
+    class Broken(type(tiny.views())):
+        def __call__(self, images, generator=None):
+            x = super().__call__(images, generator)
+            x[0, 0, 0, 0] = float("nan")
+            return x
+
+    data = tiny.split()
+    views = Broken((), (0.5,) * 3, (0.5,) * 3)
+    broken = Loader(data, views, Shuffled(len(data)), 10)
+    with pytest.raises(Diverged, match="input images are not finite"):
+        fit(training(tiny.method("ce"), loader=broken), 1)
+
+
+def test_unknown_precision_gets_the_nearest():
+    with pytest.raises(ValueError, match="bfloat16"):
+        training(tiny.method("ce"), precision="bfloat")
+
+
+def test_a_last_batch_of_one_sample_is_survived():
+    """21 samples in batches of 10: contrastive losses have no pair in the last one, and say so once."""
+    data = tiny.split(21)
+    run = training(tiny.method("eps-supinfonce+fairkl"), loader=loader(data))
+    with pytest.warns(UserWarning, match="no anchor in this batch has a positive"):
+        fit(run, 1)
+    assert run.step == 3
+    assert all(torch.isfinite(p).all() for p in run.method.parameters())
+
+
+def test_arrays_without_bias_still_train():
+    data = tiny.split()
+    fit(training(tiny.method("ce"), loader=loader(ArraySplit(data.pixels, data.labels))), 1)
