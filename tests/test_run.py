@@ -490,8 +490,8 @@ def test_under_torchrun_a_run_is_written_once_and_resumes(tmp_path):
     assert said.count("own classifier") == 1
     single = tmp_path / "single"
     silently(out=single)
-    first = [e for e in RunRecord.read(single).metrics if e["event"] == "train"][0]
-    both = [e for e in record.metrics if e["event"] == "train"][0]
+    first = next(e for e in RunRecord.read(single).metrics if e["event"] == "train")
+    both = next(e for e in record.metrics if e["event"] == "train")
     assert both["pairs"] == first["pairs"]  # the same samples, in the same batches
     assert both["terms"]["eps-supinfonce"] == pytest.approx(first["terms"]["eps-supinfonce"], rel=0.05)
     shutil.rmtree(out / "checkpoints")
