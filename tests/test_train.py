@@ -171,3 +171,70 @@ def test_a_last_batch_of_one_sample_is_survived():
 def test_arrays_without_bias_still_train():
     data = tiny.split()
     fit(training(tiny.method("ce"), loader=loader(ArraySplit(data.pixels, data.labels))), 1)
+
+
+class Watching(Alternating):
+    """Notes what the loop tells it, in a buffer as it should."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("started", torch.zeros(8))
+        self.register_buffer("finished", torch.zeros(()))
+        self.register_buffer("seconds", torch.full((40, 2), -1.0))
+
+    def start_epoch(self, epoch, sweep):
+        self.started[epoch] += sum(len(batch) for batch in sweep("train"))
+
+    def finish(self, sweep):
+        self.finished += sum(len(batch) for batch in sweep("valid"))
+
+    def updates(self, batch, step):
+        if batch.second is not None:
+            self.seconds[step] = batch.second.index[:2].float()
+        yield from super().updates(batch, step)
+
+
+def watched(method):
+    data = tiny.split()
+    sweep = lambda name: Loader(data if name == "train" else tiny.split(6), tiny.views(), Shuffled(6), 4)
+    second = Loader(data, tiny.views(2), Shuffled(len(data), seed=9), 7, seed=9)
+    return training(method, sweep=sweep, second=second)
+
+
+def test_epochs_are_announced_and_the_end_too():
+    run = watched(Watching())
+    fit(run, 2)
+    assert run.method.started.tolist() == [6, 6, 0, 0, 0, 0, 0, 0]
+    assert run.method.finished == 6
+
+
+def test_the_second_stream_goes_on_over_its_own_epochs_and_resumes():
+    """24 samples: three batches of the first stream an epoch, four of the second."""
+    whole, first, again = (watched(Watching()) for _ in range(3))
+    fit(whole, 3)
+    fit(first, 3, steps=5)
+    again.load_state_dict(first.state_dict())
+    fit(again, 3)
+    order = Shuffled(24, seed=9)
+    expected = [batch[:2].tolist() for epoch in range(3) for batch in order.batches(epoch, 7)][:9]
+    assert whole.method.seconds[:9].tolist() == expected
+    assert torch.equal(again.method.seconds, whole.method.seconds)
+    assert torch.equal(again.method.started, whole.method.started)
+
+
+def test_a_method_that_sweeps_needs_something_to_sweep():
+    with pytest.raises(ValueError, match="without a way to sweep"):
+        fit(training(Watching()), 1)
+
+
+def test_the_loop_knows_no_method_by_name():
+    from pathlib import Path
+
+    import fairmargin
+    from fairmargin.methods import METHODS
+
+    words = {word.removesuffix("+fairkl") for word in METHODS} | {"fairkl", "Objective", "ROWS"}
+    for name in ("train.py", "run.py", "assemble.py"):
+        text = (Path(fairmargin.__file__).parent / name).read_text("utf-8")
+        assert not [word for word in words if f'"{word}"' in text or f" {word}(" in text]
+    assert len((Path(fairmargin.__file__).parent / "run.py").read_text("utf-8").splitlines()) <= 50

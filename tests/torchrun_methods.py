@@ -22,10 +22,10 @@ class Whole:
 
 def first_step(name, make_encoder, bounds):
     method = tiny.method(name, make_encoder).double().train()
-    whole = tiny.batch(tiny.split(22), tiny.number_of_views(method), torch.float64)
+    whole = tiny.batch_for(method, tiny.split(22), torch.float64)
     losses = {}
     # Adam would blow up the rounding of gradients that are 0, as of a bias in front of a batch norm.
-    training = Training(method, tiny.players(method, tiny.SGD), Whole(), seed=0)
+    training = Training(method, tiny.players(method, tiny.SGD), Whole(), seed=0, sweep=tiny.sweep)
     updates = method.updates
 
     def recorded(batch, step):
@@ -34,6 +34,9 @@ def first_step(name, make_encoder, bounds):
             yield player, loss
 
     method.updates = recorded
+    method.float().start_epoch(0, tiny.sweep)
+    method.double().train()
+    training.second = None  # the batch brings its own
     training.advance(tiny.part(whole, *bounds), 0.0)
     gradients = {n: p.grad for n, p in method.named_parameters() if p.grad is not None}
     return {"losses": losses, "gradients": gradients, "state": method.state_dict()}

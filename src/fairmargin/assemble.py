@@ -16,7 +16,17 @@ from fairmargin.config import Config, difference, load_resolved
 from fairmargin.data import ArraySplit, Data, FileSplit, Split
 from fairmargin.data.loader import Loader
 from fairmargin.data.options import keywords
-from fairmargin.data.samplers import BiasAware, ClassBalanced, GroupBalanced, Sampler, Shuffled, Weighted, bias_weights
+from fairmargin.data.samplers import (
+    BiasAware,
+    ClassBalanced,
+    GroupBalanced,
+    InOrder,
+    Sampler,
+    Shuffled,
+    Weighted,
+    bias_weights,
+)
+from fairmargin.data.views import Views
 from fairmargin.methods import Method, build_method
 from fairmargin.networks import build_encoder
 from fairmargin.record import CONFIG, RunFolder, is_run
@@ -36,6 +46,7 @@ def device(name: str) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if name == "cuda" else chosen
 
 
+OTHER = 1 << 32  # beyond every seed of a run: the second stream has numbers of its own
 HARMLESS = (  # a run may be continued with other values of these
     "data.root",
     "train.device",
@@ -85,7 +96,7 @@ def data(config: Config) -> Data:
 
 def method(config: Config, data: Data) -> Method:
     """With weights that depend on the seed alone."""
-    info = data.info
+    info = replace(data.info, train_size=len(data.train))
     if config.data.bias == "none":
         info = replace(info, bias_names=(), counts=info.counts[:, :0])
     options = {"in_features": torch.Size(info.image_shape).numel()} if config.network.name == "mlp" else {}
@@ -101,24 +112,39 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
             f"{config.method.name} compares samples with each other and train.batch_size={settings.batch_size} leaves "
             f"nothing to compare; give it at least {method.least_batch}, and better some hundreds"
         )
-    split = data.train
-    if config.data.bias == "none" and isinstance(split, ArraySplit | FileSplit):
-        split = replace(split, bias=None)
-    loader = Loader(
-        split,
-        data.train_views,
-        SAMPLERS[config.data.sampler](split, config.seed),
-        settings.batch_size,
-        device=device,
-        seed=config.seed,
-        workers=settings.workers,
-        drop_last=settings.drop_last,
-        rank=distributed.rank(),
-        world_size=distributed.world_size(),
-    )
+    splits = {"train": data.train, "valid": data.valid}
+    if config.data.bias == "none":
+        splits = {name: _without_bias(split) for name, split in splits.items()}
+
+    def loader_of(views: Views, sampler: str, batch_size: int, drop_last: bool, seed: int) -> Loader:
+        return Loader(
+            splits["train"],
+            views,
+            SAMPLERS[sampler](splits["train"], seed),
+            batch_size,
+            device=device,
+            seed=seed,
+            workers=settings.workers,
+            drop_last=drop_last,
+            rank=distributed.rank(),
+            world_size=distributed.world_size(),
+        )
+
+    def sweep(name: str) -> Loader:
+        split = splits[name]  # whole on every rank, so that all find out the same
+        size = config.evaluate.batch_size
+        return Loader(split, data.eval_views, InOrder(len(split)), size, device=device, workers=settings.workers)
+
+    sampler = method.sampler if config.data.sampler == "auto" else config.data.sampler
+    loader = loader_of(data.train_views, sampler, settings.batch_size, settings.drop_last, config.seed)
+    wanted = method.second
+    second = None
+    if wanted is not None:
+        views = wanted.views(data.train_views)
+        second = loader_of(views, wanted.sampler, wanted.batch_size, False, OTHER + config.seed)
     if not len(loader):
         raise ValueError(
-            f"train.batch_size={settings.batch_size} with train.drop_last leaves no batch of {len(split)} samples; "
+            f"train.batch_size={settings.batch_size} with train.drop_last leaves no batch of {len(data.train)} samples; "
             "lower one or switch off the other"
         )
     players = {
@@ -134,7 +160,13 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
         clip=settings.clip,
         channels_last=settings.channels_last,
         compiled=settings.compile,
+        second=second,
+        sweep=sweep,
     )
+
+
+def _without_bias(split: Split) -> Split:
+    return replace(split, bias=None) if isinstance(split, ArraySplit | FileSplit) else split
 
 
 def _player(

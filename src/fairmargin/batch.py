@@ -16,6 +16,7 @@ class DataInfo:
     image_shape: tuple[int, int, int]  # channels, height, width
     counts: Tensor  # [classes, biases] of the training split; samples of unknown bias are not in it
     notes: dict[str, str] = field(default_factory=dict)  # palette, provenance, what was skipped, … for the run record
+    train_size: int = 0  # samples of the training split, for methods that keep something for each; a run fills it in
 
     @property
     def num_classes(self) -> int:
@@ -35,6 +36,7 @@ class Batch:
     bias: Tensor | None  # [N]; −1: unknown
     index: Tensor  # [N] position in its split, for whatever is kept sample by sample
     bias_features: Tensor | None = None  # [N, G] of a bias-capturing model
+    second: "Batch | None" = None  # of the second stream, where a method asks for one
 
     def __len__(self) -> int:
         return len(self.labels)

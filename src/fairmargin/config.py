@@ -176,8 +176,9 @@ class DataConfig(_Named):
         None, 'folder of all data, else `$FAIRMARGIN_DATA`, else the user\'s cache; of "folder": the images'
     )
     bias: Literal["labels", "none"] = setting("labels", '"none": methods may not see the bias labels')
-    sampler: Literal["shuffled", "class-balanced", "group-balanced", "bias-aware", "weighted"] = setting(
-        "shuffled", "which samples make an epoch; all but the first two need bias labels"
+    sampler: Literal["auto", "shuffled", "class-balanced", "group-balanced", "bias-aware", "weighted"] = setting(
+        "auto",
+        "which samples make an epoch; auto: what the method wants, mostly shuffled; the last three need bias labels",
     )
 
     @classmethod

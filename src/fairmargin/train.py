@@ -1,7 +1,7 @@
 """The training loop: players move in turn, whatever the method. Precision, clipping and synchronisation live here."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from fairmargin import distributed
 from fairmargin.batch import Batch
 from fairmargin.data.loader import Loader
 from fairmargin.losses.inputs import check_choice
-from fairmargin.methods.base import Method
+from fairmargin.methods.base import Method, Sweep
 from fairmargin.networks import Encoder
 from fairmargin.optimise import Player
 
@@ -38,9 +38,13 @@ class Training:
         clip: float | None = None,
         channels_last: bool = False,
         compiled: bool = False,
+        second: Loader | None = None,
+        sweep: Sweep | None = None,
     ) -> None:
         check_choice(precision, "precision", PRECISIONS)
         self.method, self.players, self.loader, self.seed = method, players, loader, seed
+        self.second, self.sweep = second, sweep or _nothing
+        self._stream: Iterator[Batch] = iter(())
         self.device = loader.device
         self.precision, self.clip, self.channels_last = precision, clip, channels_last
         # Half precision loses small gradients unless they are scaled; the other precisions have float32's range.
@@ -62,6 +66,7 @@ class Training:
             "players": {name: player.optimiser.state_dict() for name, player in self.players.items()},
             "loader": self.loader.state_dict(),
             "scaler": self.scaler.state_dict(),
+            **({"second": self.second.state_dict()} if self.second is not None else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -71,10 +76,15 @@ class Training:
             player.optimiser.load_state_dict(state["players"][name])
         self.loader.load_state_dict(state["loader"])
         self.scaler.load_state_dict(state["scaler"])
+        if self.second is not None:
+            self.second.load_state_dict(state["second"])
+            self._stream = iter(())
 
     def advance(self, batch: Batch, epoch: float) -> None:
         """One batch: every player moves in its turn."""
         _seed(self.seed, self.step)
+        if self.second is not None:
+            batch = replace(batch, second=self._next_of(self.second))
         if self.channels_last and batch.images.ndim == 4:
             batch = replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
         for name, loss in self._updates(batch):
@@ -91,6 +101,14 @@ class Training:
             self.scaler.step(player.optimiser)
         self.scaler.update()
         self.step += 1
+
+    def _next_of(self, loader: Loader) -> Batch:
+        """The next batch of the second stream, which starts again when it ends."""
+        batch = next(self._stream, None)
+        while batch is None:
+            self._stream = iter(loader)
+            batch = next(self._stream, None)
+        return batch
 
     def _updates(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         """The method's, each computed under autocast; backward passes and optimiser steps stay outside of it."""
@@ -135,6 +153,8 @@ def fit(
     """Train from where `training` stands until so many epochs, or steps, are done."""
     loader = training.loader
     while loader.epoch < epochs and (steps is None or training.step < steps):
+        if loader.next_batch == 0:
+            training.method.start_epoch(loader.epoch, training.sweep)
         training.method.train()
         number = len(loader)
         for batch in loader:
@@ -142,7 +162,13 @@ def fit(
             after_step(batch)
             if training.step == steps:
                 break
+        if loader.epoch >= epochs or training.step == steps:
+            training.method.finish(training.sweep)
         after_epoch()
+
+
+def _nothing(split: str) -> Iterable[Batch]:
+    raise ValueError(f"this training was set up without a way to sweep over the {split} samples; give it one: sweep=…")
 
 
 def _seed(seed: int, step: int) -> None:

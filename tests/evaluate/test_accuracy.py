@@ -171,7 +171,7 @@ def test_worst_group_falls_back_with_a_warning():
 def test_no_answer_is_never_right():
     predicted, labels = torch.full((20,), -1), torch.zeros(20, dtype=torch.long)
     found, _ = accuracies(predicted, labels, torch.zeros_like(labels), torch.ones(1, 1))
-    assert all(interval.value == interval.high == 0 for interval in found.values())
+    assert all(interval.value == interval.low == 0 for interval in found.values())
 
 
 @settings(max_examples=50, deadline=None)
@@ -305,3 +305,14 @@ def test_errors_say_what_was_given():
         accuracies(predicted, labels, bias, counts, resamples=0)
     with pytest.raises(ValueError, match=r"confidence must lie between 0 and 1, like 0.95; got 95"):
         accuracies(predicted, labels, bias, counts, confidence=95)
+
+
+def test_answers_that_are_all_right_still_leave_doubt():
+    """Resampling cannot show any; the interval is then Wilson's, of as many samples as the mean is worth."""
+    labels = torch.tensor([0] * 30 + [1] * 10)
+    found, _ = accuracies(labels, labels, torch.zeros(40, dtype=torch.long), torch.ones(2, 1))
+    expected = {"plain": 40, "cell-mean": 1 / (0.25 / 30 + 0.25 / 10), "worst-group": 10}
+    for name, size in expected.items():
+        n = torch.tensor(float(size))
+        assert found[name].low == pytest.approx(float(wilson(n, n)[0]))
+        assert found[name].value == found[name].high == 1

@@ -6,6 +6,8 @@ from functools import partial
 import torch
 
 from fairmargin.batch import Batch, DataInfo
+from fairmargin.data.loader import Loader
+from fairmargin.data.samplers import InOrder
 from fairmargin.data.split import ArraySplit
 from fairmargin.data.views import HALF, Flip, Views
 from fairmargin.methods import build_method
@@ -31,8 +33,8 @@ def info(data=None, biased=True):
     counts.index_put_((data.labels, data.bias), torch.tensor(1), accumulate=True)
     names = tuple("abc")
     if not biased:
-        return DataInfo("tiny", names, (), (3, SIDE, SIDE), counts[:, :0])
-    return DataInfo("tiny", names, ("red", "green", "blue"), (3, SIDE, SIDE), counts)
+        return DataInfo("tiny", names, (), (3, SIDE, SIDE), counts[:, :0], train_size=len(data))
+    return DataInfo("tiny", names, ("red", "green", "blue"), (3, SIDE, SIDE), counts, train_size=len(data))
 
 
 def views(number=1):
@@ -44,6 +46,17 @@ def batch(data=None, number=1, dtype=torch.float32):
     index = torch.arange(len(data))
     images = views(number)(data.images(index), torch.Generator().manual_seed(1))
     return Batch(images.to(dtype), data.labels, data.bias, index)
+
+
+def batch_for(some_method, data=None, dtype=torch.float32):
+    """With as many views as it needs, and a second stream if it asks for one."""
+    first = batch(data, number_of_views(some_method), dtype)
+    return replace(first, second=batch(data, 2, dtype)) if some_method.second is not None else first
+
+
+def sweep(name):
+    data = split(24 if name == "train" else 12)
+    return Loader(data, Views((), *HALF), InOrder(len(data)), 10)
 
 
 def convolutional():
@@ -68,4 +81,5 @@ def players(some_method, optimiser=ADAM):
 
 
 def part(whole, start, stop):
-    return replace(whole, **{k: v[start:stop] for k, v in vars(whole).items() if v is not None})
+    pieces = {k: v[start:stop] for k, v in vars(whole).items() if isinstance(v, torch.Tensor)}
+    return replace(whole, **pieces, second=whole.second and part(whole.second, start, stop))

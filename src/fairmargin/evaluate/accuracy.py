@@ -70,7 +70,8 @@ def accuracies(
         labels: [N] classes.
         bias: [N] values, −1 for unknown; None leaves "plain" only.
         counts: [classes, biases] of the training set.
-        resamples: of the bootstrap, stratified by group. Inside a group, drawing answers with replacement is a draw from
+        resamples: of the bootstrap, stratified by group. Where it has no spread, because every group is all right or
+            all wrong, the interval is Wilson's. Inside a group, drawing answers with replacement is a draw from
             a binomial distribution, so a thousand resamples cost a few milliseconds whatever N is.
         confidence: of the intervals.
         least: test samples that a group needs to be eligible for "worst-group".
@@ -87,6 +88,9 @@ def accuracies(
     found = {}
     for name, value in point.items():
         low, high = np.quantile(drawn[name], tails)
+        if np.ptp(drawn[name]) == 0:  # every group all right or all wrong: resampling shows no doubt, there is some
+            size = torch.tensor(table.effective_size(name))
+            low, high = wilson(float(value) * size, size, confidence)
         found[name] = Interval(float(value), min(float(low), float(value)), max(float(high), float(value)))
     return found, table.warnings(least)
 
@@ -140,6 +144,14 @@ class _Table:
         if self.eligible.any():
             found["worst-group"] = share[..., self.eligible].min(-1)
         return {name: found[name] for name in NAMES if name in found}
+
+    def effective_size(self, name: str) -> float:
+        """Samples whose plain share of right answers would vary as much: 1 / Σ w²/n with weights that add up to 1."""
+        if name == "worst-group":
+            share = np.where(self.eligible, self.correct / self.n, np.inf)
+            return float(self.n[share == share.min()].min())
+        w = self.weights[name] / self.weights[name].sum()
+        return float(1 / (w**2 / self.n).sum())
 
     def warnings(self, least: int) -> list[str]:
         said = []

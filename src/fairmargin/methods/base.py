@@ -1,15 +1,27 @@
 """What every method is: some players, each minimising its own loss, in turn."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch
+from fairmargin.data.views import Views
 from fairmargin.networks import Encoder
 
 MakeEncoder = Callable[..., Encoder]  # a fresh encoder of the run's network; keywords override its options
+Sweep = Callable[[str], Iterable[Batch]]  # every sample of "train" or "valid" once, in order, without augmentation
+
+
+@dataclass(frozen=True)
+class SecondStream:
+    """Batches that a method wants beside the ordinary ones; each step finds the next in `batch.second`."""
+
+    sampler: str  # a name of assemble.SAMPLERS
+    batch_size: int
+    views: Callable[[Views], Views]  # from the dataset's training views
 
 
 class Method(nn.Module, ABC):
@@ -21,6 +33,8 @@ class Method(nn.Module, ABC):
 
     optimisers: Mapping[str, Mapping[str, Any]] = {}  # of some players, where they differ from the run's optimiser
     least_batch = 1  # samples without which its losses say nothing
+    sampler = "shuffled"  # what an epoch is made of, unless the configuration says otherwise
+    second: SecondStream | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +51,12 @@ class Method(nn.Module, ABC):
 
         With several processes every rank yields the loss of the whole batch (`distributed.gather`).
         """
+
+    def start_epoch(self, epoch: int, sweep: Sweep) -> None:
+        """Before the first step of every epoch; what it finds out must be kept in buffers or parameters."""
+
+    def finish(self, sweep: Sweep) -> None:
+        """After the last step."""
 
     @abstractmethod
     def features(self, images: Tensor) -> Tensor:
