@@ -12,7 +12,7 @@ OUT ?= demo
 
 .PHONY: help demo test quick lint types bench figures clean
 help:
-	@echo "make demo     set up and run the demonstration (writes into $(OUT)/)"
+	@echo "make demo     set up and run the demonstration, a few minutes (writes $(OUT)/report.html)"
 	@echo "make test     set up and run ruff, mypy and every test"
 	@echo "make quick    the inner loop: tests not marked slow"
 	@echo "make bench    the loss benchmarks of docs/performance.md"

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -6,17 +7,35 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fairmargin.cli import app
-from fairmargin.report.toy import toy_pair
+from fairmargin.report.toy import draw, toy_pair
 from fairmargin.version import __version__
 
 runner = CliRunner()
 
 
-def test_demo_writes_its_picture_and_its_table(tmp_path):
-    result = runner.invoke(app, ["demo", "--out", str(tmp_path / "deep" / "demo")])
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_demo_shows_the_problem_and_the_cure(tmp_path):
+    out = tmp_path / "deep" / "demo"
+    result = runner.invoke(app, ["demo", "--out", str(out)])
     assert result.exit_code == 0, result.output
-    assert "FairKL" in result.output
-    with Image.open(tmp_path / "deep" / "demo" / "toy.png") as picture:
+    assert "eps-supinfonce+fairkl" in result.output
+    assert f"report: {out / 'report.html'}" in result.output.replace("\n", "")
+    accuracy = {
+        method: json.loads((out / "runs" / method / "seed-0" / "result.json").read_text("utf-8"))["test"]["own"][
+            "accuracy"
+        ]
+        for method in ("ce", "eps-supinfonce+fairkl")
+    }
+    gap = accuracy["eps-supinfonce+fairkl"]["cell-mean"]["value"] - accuracy["ce"]["cell-mean"]["value"]
+    assert gap > 0.25
+    page = (out / "report.html").read_text("utf-8")
+    assert "ε-SupInfoNCE" in page
+    assert "is right" in page
+
+
+def test_toy_is_drawn(tmp_path):
+    with Image.open(draw(toy_pair(), tmp_path / "toy.png")) as picture:
         assert picture.width > 1000
         assert len(picture.convert("RGB").getcolors(1 << 24)) > 100  # drawn, not blank
 
@@ -40,3 +59,45 @@ def test_version_and_module():
     assert runner.invoke(app, ["--version"]).output.strip() == f"fairmargin {__version__}"
     done = subprocess.run([sys.executable, "-m", "fairmargin", "--help"], capture_output=True, text=True, check=True)
     assert "demo" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("methods", ["eps-supinfonce+fairkl", "max-margin", "variance_floor"]),
+        ("datasets", ["biased-mnist-mini", "corrupted-cifar10", "rho"]),
+        ("networks", ["simple-conv-7", "resnet50-cifar", "bagnet18"]),
+        ("accuracies", ["cell-mean", "worst-group", "over-represents"]),
+    ],
+)
+def test_list_shows_what_there_is(what, expected):
+    result = runner.invoke(app, ["list", what], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert all(word in result.output for word in expected)
+
+
+def test_list_of_something_else_gets_the_nearest():
+    result = runner.invoke(app, ["list", "method"])
+    assert result.exit_code == 2
+    assert "did you mean 'methods'" in result.output
+
+
+@pytest.mark.parametrize("words", [["report"], ["evaluate"], ["train", "--resume"]])
+def test_a_folder_that_is_no_run_is_said_so(tmp_path, words):
+    result = runner.invoke(app, [*words, str(tmp_path / "missing")])
+    assert result.exit_code == 2
+    assert "missing" in result.output.replace("\n", "")
+    assert "Traceback" not in result.output
+
+
+def test_resume_takes_no_other_options(tmp_path):
+    result = runner.invoke(app, ["train", "--resume", str(tmp_path), "--method", "ce"])
+    assert result.exit_code == 2
+    assert "leave the other options out" in result.output
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [("x", "3 or 0,1,2"), ("0", "at least 1")])
+def test_seeds_that_are_none(seeds, expected):
+    result = runner.invoke(app, ["compare", "--methods", "ce", "--seeds", seeds])
+    assert result.exit_code == 2
+    assert expected in result.output
