@@ -21,7 +21,7 @@ class Whole:
 
 
 def first_step(name, make_encoder, bounds):
-    method = tiny.method(name, make_encoder).double().train()
+    method = tiny.tamed(name, make_encoder).double().train()
     whole = tiny.batch_for(method, tiny.split(22), torch.float64)
     losses = {}
     # Adam would blow up the rounding of gradients that are 0, as of a bias in front of a batch norm.

@@ -136,7 +136,9 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
         return Loader(split, data.eval_views, InOrder(len(split)), size, device=device, workers=settings.workers)
 
     sampler = method.sampler if config.data.sampler == "auto" else config.data.sampler
-    loader = loader_of(data.train_views, sampler, settings.batch_size, settings.drop_last, config.seed)
+    rest = len(data.train) % settings.batch_size  # a last batch too small for the method's losses is left out
+    drop_last = settings.drop_last or 0 < rest < method.least_batch
+    loader = loader_of(data.train_views, sampler, settings.batch_size, drop_last, config.seed)
     wanted = method.second
     second = None
     if wanted is not None:

@@ -99,7 +99,7 @@ class Training:
                 self.scaler.unscale_(player.optimiser)
                 nn.utils.clip_grad_norm_(player.parameters, self.clip)
             self.scaler.step(player.optimiser)
-        self.scaler.update()
+            self.scaler.update()  # here and not once a step: a player may move twice in it
         self.step += 1
 
     def _next_of(self, loader: Loader) -> Batch:

@@ -13,6 +13,12 @@ from fairmargin.train import Training, fit
 from tests.methods import tiny
 
 EVERY = sorted(METHODS)
+LATER = {"jtt": {"main"}}  # players whose turn comes in a later epoch
+NEEDS_BIAS = {
+    *(name for name in METHODS if name.endswith("+fairkl")),
+    *("end", "biasbal", "biascon", "biascon+ce", "biascon+biasbal", "group-reweighted", "group-balanced"),
+    *("lnl", "blind-eye", "group-dro", "dfr"),
+}
 
 
 def snapshot(module):
@@ -21,7 +27,7 @@ def snapshot(module):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_only_the_named_player_moves_and_it_does(name):
-    method = tiny.method(name).train()
+    method = tiny.tamed(name).train()
     batch = tiny.batch_for(method)
     owner = {id(p): who for who, parameters in method.players().items() for p in parameters}
     assert len(owner) == sum(len(p) for p in method.players().values())  # no parameter has two optimisers
@@ -41,14 +47,14 @@ def test_only_the_named_player_moves_and_it_does(name):
         assert changed
         assert {owner[id(p)] for n, p in method.named_parameters() if n in changed} == {player}
         moved.add(player)
-    assert moved == set(method.players())
+    assert moved == set(method.players()) - LATER.get(name, set())
     assert all(not value.requires_grad and torch.isfinite(value) for value in method.terms.values())
     assert method.terms
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_predict_and_inspect_agree(name):
-    method = tiny.method(name).eval()
+    method = tiny.tamed(name).eval()
     images = tiny.batch().images
     with torch.inference_mode():
         features, logits = method.inspect(images)
@@ -60,8 +66,9 @@ def test_predict_and_inspect_agree(name):
 
 
 def training(name):
-    method, data = tiny.method(name), tiny.split()
-    loader = Loader(data, tiny.views(tiny.number_of_views(method)), Shuffled(len(data)), 10)
+    method, data = tiny.tamed(name), tiny.split()
+    features = tiny.bias_features(data) if tiny.needs_bias_features(method) else None
+    loader = Loader(data, tiny.views(tiny.number_of_views(method)), Shuffled(len(data)), 8, bias_features=features)
     second = method.second and Loader(data, tiny.views(2), Shuffled(len(data), seed=1), 8, seed=1)
     return Training(method, tiny.players(method), loader, seed=3, second=second, sweep=tiny.sweep)
 
@@ -88,11 +95,11 @@ def test_a_saved_and_loaded_training_takes_the_same_steps(name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_without_bias_labels_it_trains_or_says_why_not(name):
-    if name.endswith("+fairkl"):
+    if name in NEEDS_BIAS:
         with pytest.raises(ValueError, match="needs to know the bias"):
-            tiny.method(name, data_info=tiny.info(biased=False))
+            tiny.tamed(name, data_info=tiny.info(biased=False))
         return
-    method = tiny.method(name, data_info=tiny.info(biased=False)).train()
+    method = tiny.tamed(name, data_info=tiny.info(biased=False)).train()
     data = tiny.split()
     unlabelled = tiny.batch_for(method, type(data)(data.pixels, data.labels, None))
     method.start_epoch(0, tiny.sweep)
@@ -115,4 +122,4 @@ def test_a_method_learns_its_training_set(name):
 
 
 def test_methods_are_methods():
-    assert all(isinstance(tiny.method(name), Method) for name in EVERY)
+    assert all(isinstance(tiny.tamed(name), Method) for name in EVERY)

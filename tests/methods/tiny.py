@@ -18,6 +18,16 @@ CLASSES, BIASES, SIDE = 3, 3, 8
 ADAM = {"name": "adam", "lr": 1e-2, "weight_decay": 0.0, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}
 
 SGD = {**ADAM, "name": "sgd", "lr": 0.1}
+NOTES = {"stylized": "none, but sin may be built"}
+OPTIONS = {  # what so few steps, and a dataset of noise, allow
+    "dfr": {"source": "train"},
+    "jtt": {"up_weight": 2.0},
+    "softcon": {"beta": 1.0},
+    "biascon+ce": {"beta": 1.0},
+    "biascon+biasbal": {"beta": 1.0},
+    "learned-mixin": {"pretrain_epochs": 0},
+    "learned-mixin+h": {"pretrain_epochs": 0},
+}
 
 
 def split(n=24, seed=0):
@@ -33,8 +43,8 @@ def info(data=None, biased=True):
     counts.index_put_((data.labels, data.bias), torch.tensor(1), accumulate=True)
     names = tuple("abc")
     if not biased:
-        return DataInfo("tiny", names, (), (3, SIDE, SIDE), counts[:, :0], train_size=len(data))
-    return DataInfo("tiny", names, ("red", "green", "blue"), (3, SIDE, SIDE), counts, train_size=len(data))
+        return DataInfo("tiny", names, (), (3, SIDE, SIDE), counts[:, :0], NOTES, len(data))
+    return DataInfo("tiny", names, ("red", "green", "blue"), (3, SIDE, SIDE), counts, NOTES, len(data))
 
 
 def views(number=1):
@@ -48,9 +58,20 @@ def batch(data=None, number=1, dtype=torch.float32):
     return Batch(images.to(dtype), data.labels, data.bias, index)
 
 
+def needs_bias_features(some_method):
+    return getattr(some_method, "needs", "") == "bias features"
+
+
+def bias_features(data):
+    bias = torch.arange(len(data)) // 3 % BIASES if data.bias is None else data.bias
+    return torch.nn.functional.one_hot(bias, BIASES).float() + 0.2
+
+
 def batch_for(some_method, data=None, dtype=torch.float32):
     """With as many views as it needs, and a second stream if it asks for one."""
     first = batch(data, number_of_views(some_method), dtype)
+    if needs_bias_features(some_method):
+        first = replace(first, bias_features=bias_features(data or split()).to(dtype))
     return replace(first, second=batch(data, 2, dtype)) if some_method.second is not None else first
 
 
@@ -70,6 +91,11 @@ def without_batch_norm():
 def method(name, make_encoder=None, data_info=None, **options):
     torch.manual_seed(0)
     return build_method(name, make_encoder or convolutional(), data_info or info(), **options)
+
+
+def tamed(name, make_encoder=None, data_info=None):
+    """The method with settings that suit a few steps on noise."""
+    return method(name, make_encoder, data_info, **OPTIONS.get(name, {}))
 
 
 def number_of_views(some_method):

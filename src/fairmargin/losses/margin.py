@@ -28,12 +28,13 @@ def l_softmax(features: Tensor, weight: Tensor, labels: Tensor, *, margin: int =
     if not (isinstance(margin, int) and margin >= 1):
         raise ValueError(f"margin must be a whole number ≥ 1; got {margin!r}. The published choice is 4")
     h, w, y = full_precision(features), full_precision(weight), labels.long()
-    logits = h @ w.T
-    scale = h.norm(dim=1) * w[y].norm(dim=1)
-    true = logits.gather(1, y[:, None])[:, 0]
-    cosine = (true / scale.clamp_min(torch.finfo(h.dtype).tiny ** 0.5)).clamp(-1, 1)
-    psi = (anneal * cosine + angular_margin(cosine, margin)) / (1 + anneal)
-    return F.cross_entropy(logits.scatter(1, y[:, None], (scale * psi)[:, None]), y)
+    with torch.autocast(h.device.type, enabled=False):
+        logits = h @ w.T
+        scale = h.norm(dim=1) * w[y].norm(dim=1)
+        true = logits.gather(1, y[:, None])[:, 0]
+        cosine = (true / scale.clamp_min(torch.finfo(h.dtype).tiny ** 0.5)).clamp(-1, 1)
+        psi = (anneal * cosine + angular_margin(cosine, margin)) / (1 + anneal)
+        return F.cross_entropy(logits.scatter(1, y[:, None], (scale * psi)[:, None]), y)
 
 
 def angular_margin(cosine: Tensor, margin: int) -> Tensor:

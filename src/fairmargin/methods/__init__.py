@@ -6,15 +6,42 @@ To add one: a file with a `Method` and a builder `(make_encoder, info, *, option
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fairmargin.batch import DataInfo
 from fairmargin.losses.inputs import check_choice
 from fairmargin.methods.base import MakeEncoder, Method
+from fairmargin.methods.blind_eye import BlindEye
+from fairmargin.methods.dfa import DFA
+from fairmargin.methods.dfr import DFR
+from fairmargin.methods.group_dro import GroupDRO
+from fairmargin.methods.hex import HEX
+from fairmargin.methods.jtt import JTT
+from fairmargin.methods.learned_mixin import LearnedMixin
+from fairmargin.methods.lff import LfF
+from fairmargin.methods.lnl import LNL
 from fairmargin.methods.objective import OBJECTIVES
+from fairmargin.methods.rebias import ReBias
+from fairmargin.methods.rubi import RUBi
+from fairmargin.methods.sin import SINProxy, build_sin
 
 METHODS: dict[str, Callable[..., Method]] = {
-    **OBJECTIVES,  # the rows of objective.py, each also with "+fairkl"
+    **OBJECTIVES,  # the rows of rows.py; those that need no bias also with "+fairkl"
+    "lnl": LNL,
+    "jtt": JTT,
+    "group-dro": GroupDRO,
+    "dfr": DFR,
+    "blind-eye": BlindEye,
+    "dfa": DFA,
+    "lff": LfF,
+    "sin": build_sin,
+    "sin-proxy": SINProxy,
+    "rebias": ReBias,
+    "hex": HEX,
+    "rubi": RUBi,
+    "learned-mixin": LearnedMixin,
+    "learned-mixin+h": partial(LearnedMixin, entropy_weight=0.36),
 }
 
 

@@ -69,3 +69,8 @@ class Method(nn.Module, ABC):
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(features, logits); override where one pass gives both."""
         return self.features(images), self.predict(images)
+
+
+def first_view(images: Tensor) -> Tensor:
+    """[N, C, H, W]: a sample has one loss in the table, so one view of it is used."""
+    return images[:, 0] if images.ndim == 5 else images

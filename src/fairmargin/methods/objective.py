@@ -1,13 +1,14 @@
 """Every method that is one network and one sum of losses: an encoder, a head, a linear classifier, and a row of ROWS.
 
-    L = α·(the row's loss) + λ·FairKL [+ β·cross-entropy]
+    L = α·(the row's loss) + λ·FairKL + β·cross-entropy
 
-A row that learns an embedding leaves the classifier to a second player, "probe", which sees features without gradient.
+A row that learns an embedding leaves the classifier to a second player, "probe", which sees features without gradient,
+unless β is above 0.
 """
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,105 +18,15 @@ from torch import Tensor, nn
 
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
+from fairmargin.data import views as all_views
+from fairmargin.data.views import Views
 from fairmargin.distributed import gather
 from fairmargin.losses.inputs import check_choice, unit
-from fairmargin.methods.base import MakeEncoder, Method
+from fairmargin.methods.base import MakeEncoder, Method, SecondStream, Sweep
+from fairmargin.methods.rows import ROWS, Row, Seen
 from fairmargin.networks import Encoder, SimpleConvNet, projection_head
 
 RELEASED_TEMPERATURE = 0.07  # the authors' code scales its contrastive losses by τ/0.07
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a loss may look at; the samples of all processes."""
-
-    h: Tensor  # [N, D] or [N, V, D], the encoder's output
-    z: Tensor  # the head's, of unit length
-    inputs: Tensor  # of the classifier
-    labels: Tensor
-    bias: Tensor | None
-    bias_features: Tensor | None
-    classifier: nn.Linear
-    step: int
-
-    @property
-    def logits(self) -> Tensor:
-        """[N·V, K]"""
-        return self.classifier(self.inputs.flatten(0, -2))
-
-    @property
-    def label_of_each_row(self) -> Tensor:
-        return self.labels.repeat_interleave(self.h.shape[1]) if self.h.ndim == 3 else self.labels
-
-
-@dataclass(frozen=True)
-class Row:
-    loss: Callable[..., Tensor]  # (Seen, *, settings…)
-    learns: str  # "classifier", or "embedding" with the probe as a second player
-    views: int = 1  # of each image that the loss needs
-
-
-def _cross_entropy(x: Seen) -> Tensor:
-    return F.cross_entropy(x.logits, x.label_of_each_row)
-
-
-def _max_margin(x: Seen, *, margin: int = 4, least_anneal: float = 0.0) -> Tensor:
-    anneal = losses.l_softmax_anneal(x.step, least=least_anneal)
-    return losses.l_softmax(
-        x.inputs.flatten(0, -2), x.classifier.weight, x.label_of_each_row, margin=margin, anneal=anneal
-    )
-
-
-def _large_margin(x: Seen, *, gamma: float = 1.0, slope: float = 2.0, norm: str = "l2", top_k: int = 1) -> Tensor:
-    layer = x.inputs.flatten(0, -2)  # after every batch norm
-    logits = x.classifier(layer)
-    return losses.large_margin(logits, [layer], x.label_of_each_row, gamma=gamma, alpha=slope, norm=norm, top_k=top_k)
-
-
-def _supcon(x: Seen, *, temperature: float = 0.1) -> Tensor:
-    return losses.supcon(x.z, x.labels, temperature=temperature)
-
-
-def _supcon_in(x: Seen, *, temperature: float = 0.1) -> Tensor:
-    return losses.supcon_in(x.z, x.labels, temperature=temperature)
-
-
-def _simclr(x: Seen, *, temperature: float = 0.1) -> Tensor:
-    return losses.simclr(x.z, temperature=temperature)
-
-
-def _eps_infonce(x: Seen, *, epsilon: float = 0.25, temperature: float = 0.1) -> Tensor:
-    return losses.eps_infonce(x.z, epsilon=epsilon, temperature=temperature)
-
-
-def _infol1o(x: Seen, *, temperature: float = 0.1) -> Tensor:
-    return losses.eps_infonce(x.z, epsilon=torch.inf, temperature=temperature)
-
-
-def _eps_supinfonce(
-    x: Seen, *, epsilon: float = 0.25, temperature: float = 0.1, form: str = "c", positives: str = "mean"
-) -> Tensor:
-    return losses.eps_supinfonce(
-        x.z, x.labels, epsilon=epsilon, temperature=temperature, form=form, positives=positives
-    )
-
-
-def _eps_supcon(x: Seen, *, epsilon: float = 0.25, temperature: float = 0.1) -> Tensor:
-    return losses.eps_supcon(x.z, x.labels, epsilon=epsilon, temperature=temperature)
-
-
-ROWS = {
-    "ce": Row(_cross_entropy, "classifier"),
-    "max-margin": Row(_max_margin, "classifier"),
-    "large-margin": Row(_large_margin, "classifier"),
-    "supcon": Row(_supcon, "embedding"),
-    "supcon-in": Row(_supcon_in, "embedding"),
-    "simclr": Row(_simclr, "embedding", views=2),
-    "eps-infonce": Row(_eps_infonce, "embedding", views=2),
-    "infol1o": Row(_infol1o, "embedding", views=2),
-    "eps-supcon": Row(_eps_supcon, "embedding"),
-    "eps-supinfonce": Row(_eps_supinfonce, "embedding"),
-}
 
 
 class Objective(Method):
@@ -123,42 +34,54 @@ class Objective(Method):
 
     # As in the authors' code: the probe does not follow the encoder's schedule.
     optimisers = {"probe": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0, "schedule": "constant"}}  # noqa: RUF012
+    prior: Tensor | None
 
     def __init__(
         self,
         name: str,
+        row: Row,
         encoder: Encoder,
-        classes: int,
+        info: DataInfo,
         loss: Callable[[Seen], Tensor],
         *,
-        learns: str,
-        views: int = 1,
         head: str = "identity",
         alpha: float = 1.0,
         beta: float = 0.0,
         fairkl_weight: float = 0.0,
         fairkl: losses.FairKL | None = None,
+        second: SecondStream | None = None,
     ) -> None:
         super().__init__()
-        self.name, self.loss, self.views = name, loss, views
+        self.name, self.row, self.loss, self.second = name, row, loss, second
+        self.views, self.needs, self.sampler = row.views, row.needs, row.sampler
         self.alpha, self.beta, self.fairkl_weight = alpha, beta, fairkl_weight
-        self.least_batch = 1 if learns == "classifier" and fairkl is None else 2
+        compares = row.learns != "classifier" or row.regularised or fairkl is not None
+        self.least_batch = 2 if compares else 1
         self.encoder = encoder
         self.head = projection_head(head, encoder.dim)
         self.fairkl = fairkl
-        self.probed = learns == "embedding" and beta == 0
+        self.probed = row.learns != "classifier" and beta == 0
         # The classifier reads what the losses shape: unit vectors, unless a head or no term asks for length 1.
-        self.on_unit_features = head == "identity" and (learns == "embedding" or fairkl is not None)
-        self.classifier = nn.Linear(encoder.dim, classes, bias=name != "max-margin")
+        self.on_unit_features = head == "identity" and compares and row.learns != "both"
+        self.classifier = nn.Linear(encoder.dim, info.num_classes, bias=row.intercept)
+        self.register_buffer("prior", None if row.prior is None else row.prior(info.counts.float()))
+        # Samples of unknown bias are not in the counts, but they have a class.
+        self.must_count = row.prior is not None and not row.needs and int(info.counts.sum()) < max(info.train_size, 1)
 
     def players(self) -> dict[str, list[nn.Parameter]]:
         main = [*self.encoder.parameters(), *self.head.parameters()]
         classifier = list(self.classifier.parameters())
         return {"main": main, "probe": classifier} if self.probed else {"main": main + classifier}
 
+    def start_epoch(self, epoch: int, sweep: Sweep) -> None:
+        if epoch == 0 and self.must_count and self.row.prior is not None and self.prior is not None:
+            labels = torch.cat([batch.labels for batch in sweep("train")])
+            counts = torch.bincount(labels, minlength=self.classifier.out_features)[:, None]
+            self.prior = self.row.prior(counts.to(self.prior))
+
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
         x = self._see(batch, step)
-        loss = self.loss(x)
+        loss = self.loss(x if self.second is None else self._see(self._second_of(batch), step))
         self.terms = {self.name: loss.detach()}
         total = self.alpha * loss
         if self.fairkl is not None:
@@ -167,9 +90,9 @@ class Objective(Method):
             self.terms["fairkl"], self.pairs = fairkl.detach(), self.fairkl.pairs
             total = total + self.fairkl_weight * fairkl
         if self.beta:
-            cross_entropy = _cross_entropy(x)
-            self.terms["cross-entropy"] = cross_entropy.detach()
-            total = total + self.beta * cross_entropy
+            classification = self.row.classification(x)
+            self.terms["cross-entropy"] = classification.detach()
+            total = total + self.beta * classification
         if self.on_unit_features:  # near 1: every image has the same embedding, the collapse FairKL alone invites
             self.terms["mean similarity"] = x.inputs.detach().flatten(0, -2).mean(0).square().sum()
         yield "main", total
@@ -204,7 +127,16 @@ class Objective(Method):
         h, z, labels, *rest = gather(h, z, batch.labels, *optional)
         bias = rest.pop(0) if batch.bias is not None else None
         bias_features = rest.pop(0) if batch.bias_features is not None else None
-        return Seen(h, z, self._classified(h), labels, bias, bias_features, self.classifier, step)
+        prior = self.prior if self.prior is not None else h.new_empty(0)
+        return Seen(h, z, self._classified(h), labels, bias, bias_features, self.classifier, prior, step)
+
+    def _second_of(self, batch: Batch) -> Batch:
+        if batch.second is None:
+            raise ValueError(
+                f"{self.name} takes its pairs from a second stream of batches and this batch brings none; "
+                'give the training a second loader, or set the method\'s second="none"'
+            )
+        return batch.second
 
     def _classified(self, h: Tensor) -> Tensor:
         return unit(h.float() if h.dtype in (torch.float16, torch.bfloat16) else h) if self.on_unit_features else h
@@ -219,48 +151,68 @@ FAIRKL_DEFAULTS: dict[str, Any] = {
     "normalise": "weights",
 }
 
+# Of rows whose pairs may come from a second stream. Hong & Yang draw it with "weighted" (1/p̂(b|y), up to ten times the
+# smallest weight) and augment it. Note: not by default, as in the single-loader script of their code and the starred rows
+# of Barbano et al.: their augmentation is one for each dataset, and their comparison is with methods that have neither.
+# Note: their SoftCon draws by differences of bias features; "weighted" needs bias labels.
+SECOND_DEFAULTS: dict[str, Any] = {"second": "none", "second_batch": 64, "second_views": "rotate-jitter"}
+SECOND_SAMPLERS = ("none", "weighted", "shuffled", "class-balanced", "group-balanced", "bias-aware")
+SECOND_VIEWS: dict[str, Callable[[Views, int], Views]] = {  # (the dataset's own, side of the images)
+    "rotate-jitter": lambda own, side: all_views.biascon_mnist(own.mean, own.std),  # Biased-MNIST
+    "supcon": lambda own, side: all_views.supcon(side, own.mean, own.std),  # faces, ImageNet-9
+    # Two equal views are no positives of each other and still stand in each other's denominator: a floor under the loss.
+    "own": lambda own, side: replace(own, number=2 if own.steps else 1),
+}
+
 
 def build(row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo, **options: Any) -> Objective:
     """The method `row` (`+fairkl`) with `options` out of `option_defaults`."""
-    chosen = option_defaults(row, with_fairkl)
+    facts, chosen = ROWS[row], option_defaults(row, with_fairkl)
     for name in options:
         check_choice(name, f"option of {row}", chosen)
     chosen |= options
-    if with_fairkl and not info.bias_names:
+    if (with_fairkl or facts.needs == "bias") and not info.bias_names:
         raise ValueError(
-            f"{row}+fairkl needs to know the bias and {info.name} has no bias labels that it may use; "
-            f'give the manifest a "bias" column, or train {row} without FairKL'
+            f"{row}{'+fairkl' if with_fairkl else ''} needs to know the bias and {info.name} has no bias labels that it "
+            f'may use; give the manifest a "bias" column, or train {f"{row} without FairKL" if with_fairkl else "ce"}'
         )
     settings = {name: chosen[name] for name in _settings(row)}
+    head = chosen.get("head", "identity")
     alpha = chosen["alpha"]
-    if (
-        chosen.get("weighting", "paper") == "released"
-    ):  # Note: α twice and τ/0.07, as the authors' code (docs/fidelity.md)
-        alpha *= (
-            (alpha if with_fairkl else 1) * settings.get("temperature", RELEASED_TEMPERATURE) / RELEASED_TEMPERATURE
-        )
+    if chosen.get("weighting") == "released":  # Note: α twice and τ/0.07, as the authors' code (docs/fidelity.md)
+        twice = alpha if with_fairkl else 1
+        alpha *= twice * settings.get("temperature", RELEASED_TEMPERATURE) / RELEASED_TEMPERATURE
     return Objective(
         row,
-        _encoder(
-            make_encoder, chosen["last_activation"], ROWS[row].learns, chosen.get("head", "identity"), with_fairkl
-        ),
-        info.num_classes,
-        partial(ROWS[row].loss, **settings),
-        learns=ROWS[row].learns,
-        views=ROWS[row].views,
-        head=chosen.get("head", "identity"),
+        facts,
+        _encoder(make_encoder, chosen["last_activation"], facts, head, with_fairkl),
+        info,
+        partial(facts.loss, **settings),
+        head=head,
         alpha=alpha,
         beta=chosen.get("beta", 0.0),
         fairkl_weight=chosen.get("lambda_", 0.0),
         fairkl=losses.FairKL(**{name: chosen[name] for name in FAIRKL_DEFAULTS}) if with_fairkl else None,
+        second=_second(chosen, info) if facts.second else None,
     )
 
 
 def option_defaults(row: str, with_fairkl: bool) -> dict[str, Any]:
     """What can be set for this method, with the defaults."""
-    embedding = {"head": "identity", "beta": 0.0, "weighting": "paper"} if ROWS[row].learns == "embedding" else {}
+    facts = ROWS[row]
+    embedding = {"head": "identity", "beta": facts.beta} if facts.learns != "classifier" else {}
+    weighting = {"weighting": "paper"} if facts.learns == "embedding" and not facts.needs else {}
+    second = SECOND_DEFAULTS if facts.second else {}
     fairkl = {"lambda_": 1.0, **FAIRKL_DEFAULTS} if with_fairkl else {}
-    return {**_settings(row), "alpha": 1.0, **embedding, "last_activation": "auto", **fairkl}
+    return {
+        **_settings(row),
+        "alpha": 1.0,
+        **embedding,
+        **weighting,
+        "last_activation": "auto",
+        **second,
+        **fairkl,
+    }
 
 
 def _settings(row: str) -> dict[str, Any]:
@@ -269,18 +221,28 @@ def _settings(row: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def _encoder(make_encoder: MakeEncoder, last_activation: str, learns: str, head: str, with_fairkl: bool) -> Encoder:
+def _encoder(make_encoder: MakeEncoder, last_activation: str, row: Row, head: str, with_fairkl: bool) -> Encoder:
     """ "auto" is the authors' choice: tanh, whose cosines can be negative, in SimpleConvNet when its own features are the
-    embedding, and wherever cross-entropy meets FairKL; else the network's own."""
+    embedding or regularised, and wherever cross-entropy meets FairKL; else the network's own."""
     check_choice(last_activation, "last_activation", ("auto", "relu", "tanh"))
     if last_activation != "auto":
         return make_encoder(last_activation=last_activation)
-    if learns == "classifier":
-        return make_encoder(last_activation="tanh") if with_fairkl else make_encoder()
-    encoder = make_encoder()
-    if head == "identity" and isinstance(encoder, SimpleConvNet):
+    if row.learns == "classifier" and with_fairkl:
         return make_encoder(last_activation="tanh")
-    return encoder
+    encoder = make_encoder()
+    compared = row.regularised or (row.learns == "embedding" and head == "identity")
+    return make_encoder(last_activation="tanh") if compared and isinstance(encoder, SimpleConvNet) else encoder
+
+
+def _second(chosen: dict[str, Any], info: DataInfo) -> SecondStream | None:
+    sampler, size, views = (chosen[name] for name in SECOND_DEFAULTS)
+    check_choice(sampler, "second", SECOND_SAMPLERS)
+    check_choice(views, "second_views", SECOND_VIEWS)
+    if size < 2:
+        raise ValueError(f"second_batch must be at least 2, there are pairs to be found in it; got {size}")
+    if sampler == "none":
+        return None
+    return SecondStream(sampler, size, lambda own: SECOND_VIEWS[views](own, info.image_shape[1]))
 
 
 def _builder(row: str, with_fairkl: bool) -> Callable[..., Objective]:
@@ -301,4 +263,11 @@ def _builder(row: str, with_fairkl: bool) -> Callable[..., Objective]:
     return builder
 
 
-OBJECTIVES = {f"{row}{suffix}": _builder(row, with_fairkl=bool(suffix)) for row in ROWS for suffix in ("", "+fairkl")}
+OBJECTIVES = {
+    f"{row}{suffix}": _builder(row, with_fairkl=bool(suffix))
+    for row, facts in ROWS.items()
+    for suffix in ("", "+fairkl")
+    if not (suffix and facts.needs)  # what corrects for the bias already has no need of FairKL
+}
+
+__all__ = ["OBJECTIVES", "ROWS", "Objective", "Row", "Seen", "build", "option_defaults"]

@@ -1,0 +1,75 @@
+"""BlindEye, "Turning a Blind Eye" (Alvi, Zisserman & Nellåker, ECCV Workshops 2018): features that confuse a bias classifier.
+
+    bias:  CE(G(sg h), b)                                                 h = f(x), G linear
+    main:  CE(C(h), y) + α·L_conf,   L_conf = mean_i −(1/K_b) Σ_k log softmax(G(h))_k     with the G that has just moved
+
+L_conf is the cross-entropy from the uniform distribution, log K_b + KL(uniform ‖ p): unlike LNL's entropy, it grows
+without bound where a probability goes to 0.
+"""
+
+from collections.abc import Iterator
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairmargin.batch import Batch, DataInfo
+from fairmargin.distributed import gather
+from fairmargin.losses.inputs import full_precision
+from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.methods.lnl import bias_cross_entropy, mean_where_known
+from fairmargin.networks import linear_classifier
+
+
+def confusion(logits: Tensor) -> Tensor:
+    """[N] −(1/K) Σ_k log p_k; least, log K, where p is uniform."""
+    return -F.log_softmax(full_precision(logits), 1).mean(1)
+
+
+class BlindEye(Method):
+    """The run's network with two linear classifiers on its features, of labels and of bias.
+
+    Note: the paper removes several attributes at once, one classifier each; a dataset here has one.
+    """
+
+    def __init__(self, make_encoder: MakeEncoder, info: DataInfo, *, alpha: float = 0.1, bias_steps: int = 1) -> None:
+        """`bias_steps`: of the bias classifier for each of the network; pressure from an untrained one means nothing."""
+        super().__init__()
+        if not info.bias_names:
+            raise ValueError(
+                f"blind-eye needs to know the bias and {info.name} has no bias labels that it may use; "
+                'give the manifest a "bias" column, or train a method that does without, such as lff'
+            )
+        if bias_steps < 1:
+            raise ValueError(f"bias_steps must be at least 1, or the bias classifier never learns; got {bias_steps}")
+        self.alpha, self.bias_steps = alpha, bias_steps
+        self.encoder = make_encoder()
+        self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
+        self.bias_classifier = linear_classifier(self.encoder.dim, info.num_biases)
+
+    def players(self) -> dict[str, list[nn.Parameter]]:
+        return {
+            "bias": list(self.bias_classifier.parameters()),
+            "main": [*self.encoder.parameters(), *self.classifier.parameters()],
+        }
+
+    def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        assert batch.bias is not None
+        h, y, b = gather(self.encoder(first_view(batch.images)), batch.labels, batch.bias)
+        for _ in range(self.bias_steps):
+            bias = bias_cross_entropy(self.bias_classifier(h.detach()), b)
+            self.terms = {"bias": bias.detach()}
+            yield "bias", bias
+        cross_entropy = F.cross_entropy(full_precision(self.classifier(h)), y)
+        confused = mean_where_known(confusion(self.bias_classifier(h)), b)
+        self.terms |= {"cross-entropy": cross_entropy.detach(), "confusion": confused.detach()}
+        yield "main", cross_entropy + self.alpha * confused
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.encoder(images)
+
+    def predict(self, images: Tensor) -> Tensor:
+        return self.inspect(images)[1]
+
+    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.encoder(images)
+        return h, self.classifier(h)

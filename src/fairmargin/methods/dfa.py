@@ -1,0 +1,108 @@
+"""Disentangled feature augmentation, DFA (Lee et al., NeurIPS 2021): LfF on two halves of a feature, one half exchanged.
+
+    z_l = E_i(x), z_b = E_b(x);  z̃_b = z_b[π], ỹ = y[π] with a random permutation π of the batch
+    u = [z_l; sg z_b],  v = [sg z_l; z_b],  ũ = [z_l; sg z̃_b],  ṽ = [sg z_l; z̃_b]
+    W as in LfF, from the losses of C_b(v) and C_i(u)                                    (Eq. 1)
+    L_dis  = mean W·CE(C_i(u), y) + λ_dis·mean GCE(C_b(v), y)                            (Eq. 2)
+    L_swap = mean W·CE(C_i(ũ), y) + λ_swap_b·mean GCE(C_b(ṽ), ỹ)                         (Eq. 3)
+    L = L_dis + λ_swap·L_swap, the second term once the halves have come apart           (Eq. 4)
+
+The stop-gradients make L a sum of a loss of (E_i, C_i) and a loss of (E_b, C_b): two players. Nobody needs to know the
+bias. Predictions are C_i([z_l; z_b]).
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairmargin import losses
+from fairmargin.batch import Batch, DataInfo
+from fairmargin.distributed import from_first_rank, gather
+from fairmargin.losses.inputs import full_precision
+from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.methods.lff import RelativeDifficulty
+from fairmargin.networks import linear_classifier
+
+
+class DFA(Method):
+    """Two encoders of the run's kind; each classifier reads the features of both.
+
+    Note: the published rate is multiplied by γ at the steps 20 000, 30 000, … The loop's schedule counts epochs:
+    schedule.name="step" with milestones at these steps, factor=γ, and per="step".
+    """
+
+    def __init__(
+        self,
+        make_encoder: MakeEncoder,
+        info: DataInfo,
+        *,
+        lambda_dis: float = 1.0,
+        lambda_swap: float = 1.0,
+        lambda_swap_b: float = 1.0,
+        swap_start: int = 10_000,
+        q: float = 0.7,
+        ema_decay: float = 0.7,
+        surrogate: bool = False,
+    ) -> None:
+        """`swap_start`: the last step without L_swap, counted from 0. `surrogate`: the public code's GCE, as in LfF."""
+        super().__init__()
+        self.lambda_dis, self.lambda_swap, self.lambda_swap_b = lambda_dis, lambda_swap, lambda_swap_b
+        self.swap_start, self.q, self.surrogate = swap_start, q, surrogate
+        self.encoder, self.bias_encoder = make_encoder(), make_encoder()
+        both = self.encoder.dim + self.bias_encoder.dim
+        self.classifier = linear_classifier(both, info.num_classes)
+        self.bias_classifier = linear_classifier(both, info.num_classes)
+        self.difficulty = RelativeDifficulty(info, ema_decay)
+
+    def players(self) -> dict[str, list[nn.Parameter]]:
+        return {
+            "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
+            "main": [*self.encoder.parameters(), *self.classifier.parameters()],
+        }
+
+    def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        x = first_view(batch.images)
+        z_l, z_b, y, index = gather(self.encoder(x), self.bias_encoder(x), batch.labels, batch.index)
+        logits_i, logits_b = self._classify(z_l, z_b)
+        ce_i, ce_b = (F.cross_entropy(full_precision(f), y, reduction="none") for f in (logits_i, logits_b))
+        W = self.difficulty(index, y, ce_b, ce_i)
+        main, bias = (W * ce_i).mean(), self._gce(logits_b, y)
+        self.terms = {"bias": bias.detach(), "main": main.detach(), "weight": W.mean()}
+        bias = self.lambda_dis * bias
+        if step > self.swap_start:
+            permutation = from_first_rank(torch.randperm(len(y))).to(y.device)  # of the whole batch, so of all ranks
+            swap, swap_b = self._swapped(z_l, z_b[permutation], y, y[permutation], W)
+            self.terms |= {"bias, swapped": swap_b.detach(), "main, swapped": swap.detach()}
+            main = main + self.lambda_swap * swap
+            bias = bias + self.lambda_swap * self.lambda_swap_b * swap_b
+        yield "bias", bias
+        yield "main", main
+
+    def _swapped(self, z_l: Tensor, z_b: Tensor, y: Tensor, y_of_bias: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        """The two terms of L_swap; the weights are those of the samples that z_l belongs to."""
+        logits_i, logits_b = self._classify(z_l, z_b)
+        ce = F.cross_entropy(full_precision(logits_i), y, reduction="none")
+        return (W * ce).mean(), self._gce(logits_b, y_of_bias)
+
+    def _classify(self, z_l: Tensor, z_b: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of C_i and of C_b, each of which teaches its own encoder only."""
+        return (
+            self.classifier(torch.cat([z_l, z_b.detach()], 1)),
+            self.bias_classifier(torch.cat([z_l.detach(), z_b], 1)),
+        )
+
+    def _gce(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return losses.generalized_cross_entropy(logits, labels, q=self.q, surrogate=self.surrogate)
+
+    def features(self, images: Tensor) -> Tensor:
+        """z_l: the half that should be free of the bias."""
+        return self.encoder(images)
+
+    def predict(self, images: Tensor) -> Tensor:
+        return self.inspect(images)[1]
+
+    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        z_l = self.encoder(images)
+        return z_l, self.classifier(torch.cat([z_l, self.bias_encoder(images)], 1))

@@ -1,0 +1,87 @@
+"""Group-DRO (Sagawa et al., ICLR 2020): minimise the loss of the worst (class, bias) group, by weights that chase it.
+
+    ℓ_g = mean CE over the batch's samples of group g; 0 if it has none
+    v_g ← v_g·exp(η·sg[ℓ_g + C/√n_g]) / Σ_g' …       n_g: training samples of g
+    L = Σ_g v_g ℓ_g                                  with the new v
+
+v persists from batch to batch. Stronger weight decay than usual, or early stopping, is the method's point: without it
+every training group is fitted and the weights have nothing to choose.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairmargin.batch import Batch, DataInfo
+from fairmargin.distributed import gather
+from fairmargin.losses.inputs import full_precision
+from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.networks import linear_classifier
+
+
+def group_means(values: Tensor, groups: Tensor, number: int) -> Tensor:
+    """[number] mean of the values [N] of each group; 0 for those without samples, and samples of group −1 left out."""
+    member = F.one_hot(groups + 1, number + 1)[:, 1:].T.to(values.dtype)  # [number, N]
+    return member @ values / member.sum(1).clamp_min(1)
+
+
+def tilted(log_weights: Tensor, group_losses: Tensor, *, step_size: float) -> Tensor:
+    """log v after v ← v·exp(η·ℓ), normalised. In logarithms no group's weight underflows to 0 for good."""
+    log_v = log_weights + step_size * group_losses
+    return log_v - log_v.logsumexp(0)
+
+
+class GroupDRO(Method):
+    """Samples of unknown bias belong to no group and teach nothing."""
+
+    sampler = "group-balanced"
+    log_weights: Tensor  # [classes · biases], log v
+    adjustments: Tensor  # C/√n_g
+
+    def __init__(
+        self, make_encoder: MakeEncoder, info: DataInfo, *, step_size: float = 0.01, adjustment: float = 0.0
+    ) -> None:
+        """`step_size` is η; `adjustment` is C, against the worse generalisation of small groups."""
+        super().__init__()
+        if not info.bias_names:
+            raise ValueError(
+                f"group-dro needs to know the bias and {info.name} has no bias labels that it may use; "
+                'give the manifest a "bias" column, or train a method that does without, such as jtt'
+            )
+        if step_size < 0 or adjustment < 0:
+            raise ValueError(f"step_size and adjustment must not be negative; got {step_size} and {adjustment}")
+        self.step_size, self.biases = step_size, info.num_biases
+        self.encoder = make_encoder()
+        self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
+        n = info.counts.flatten().float()
+        # Note: groups without training samples get no weight; in the public code they take part, with loss 0.
+        self.register_buffer("log_weights", ((n > 0) / (n > 0).sum()).log())
+        self.register_buffer("adjustments", torch.where(n > 0, adjustment * n.clamp_min(1).rsqrt(), 0))
+
+    def players(self) -> dict[str, list[nn.Parameter]]:
+        return {"main": list(self.parameters())}
+
+    def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        assert batch.bias is not None
+        logits, y, b = gather(self.predict(first_view(batch.images)), batch.labels, batch.bias)
+        groups = torch.where(b >= 0, y * self.biases + b, -1)
+        each = F.cross_entropy(full_precision(logits), y, reduction="none")
+        losses = group_means(each, groups, len(self.log_weights))
+        self.log_weights = tilted(self.log_weights, losses.detach() + self.adjustments, step_size=self.step_size)
+        v = self.log_weights.exp()
+        # Note: the public code adds C/√n_g to this value too, which changes no gradient.
+        loss = (v * losses).sum()
+        self.terms = {"group-dro": loss.detach(), "worst group": losses.detach().max(), "largest weight": v.max()}
+        yield "main", loss
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.encoder(images)
+
+    def predict(self, images: Tensor) -> Tensor:
+        return self.inspect(images)[1]
+
+    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.encoder(images)
+        return h, self.classifier(h)

@@ -1,0 +1,102 @@
+"""Just Train Twice, JTT (Liu et al., ICML 2021): train, see who is wrong, train a fresh network with those counting more.
+
+    epochs 1 … T:    identifier:  mean CE(f_id(x), y)
+    at the end:      E = {i : argmax f_id(x_i) ≠ y_i} over the training set
+    from T + 1 on:   main:  mean w·CE(f(x), y) · n/Σ_j w_j,   w_i = λ_up for i in E, else 1
+
+Nobody needs to know the bias of training samples; the paper chooses T and λ_up by the worst group of the validation set.
+Both stages lie inside one run: of its epochs, main has those after the first T, and from there it follows the run's
+schedule. Compare runs of equal length, or lengthen this one by T to give main the full budget.
+
+Note: the paper repeats the samples of E. Drawing from the repeated set has the expected loss Σ_j w_j ℓ_j / Σ_j w_j, which
+the loss weights above have too, with larger variance and with an epoch that stays n samples long. The public code adds
+λ_up copies to the original, so that its E counts λ_up + 1 times.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairmargin.batch import Batch, DataInfo
+from fairmargin.distributed import from_first_rank, gather
+from fairmargin.losses.inputs import full_precision
+from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
+from fairmargin.networks import Encoder, linear_classifier
+
+
+class JTT(Method):
+    """Two networks of the run's kind. Features and predictions are those of the one that is learning."""
+
+    wrong: Tensor  # [train_size], whether a sample is in E
+    second_stage: Tensor
+
+    def __init__(
+        self, make_encoder: MakeEncoder, info: DataInfo, *, first_epochs: int = 1, up_weight: float = 50.0
+    ) -> None:
+        """`first_epochs` is T, `up_weight` λ_up; the defaults are those of the authors' commands for CelebA."""
+        super().__init__()
+        if first_epochs < 1 or up_weight <= 0:
+            raise ValueError(
+                f"first_epochs must be at least 1 and up_weight above 0; got {first_epochs} and {up_weight}. "
+                "The authors' commands have 60 and 100 for Waterbirds, 1 and 50 for CelebA"
+            )
+        if info.train_size < 1:
+            raise ValueError(
+                f"jtt remembers which training samples were wrong and DataInfo.train_size of {info.name} is "
+                f"{info.train_size}; give it their number: replace(info, train_size=len(data.train))"
+            )
+        self.first_epochs, self.up_weight = first_epochs, up_weight
+        self.identifier, self.encoder = make_encoder(), make_encoder()
+        self.identifier_classifier = linear_classifier(self.identifier.dim, info.num_classes)
+        self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
+        self.register_buffer("wrong", torch.zeros(info.train_size, dtype=torch.bool))
+        self.register_buffer("second_stage", torch.tensor(False))
+
+    def players(self) -> dict[str, list[nn.Parameter]]:
+        return {
+            "identifier": [*self.identifier.parameters(), *self.identifier_classifier.parameters()],
+            "main": [*self.encoder.parameters(), *self.classifier.parameters()],
+        }
+
+    def start_epoch(self, epoch: int, sweep: Sweep) -> None:
+        if epoch < self.first_epochs or self.second_stage:
+            return
+        # Note: by one pass without augmentation; the public code keeps the predictions made while epoch T was training.
+        self.eval()
+        wrong = self.wrong.clone()
+        with torch.no_grad():
+            for batch in sweep("train"):
+                wrong[batch.index] = self.predict(batch.images).argmax(1) != batch.labels
+        self.wrong.copy_(from_first_rank(wrong.cpu()))  # one set for all, should devices round differently
+        self.second_stage.fill_(True)
+
+    def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        logits, y, index = gather(self.predict(first_view(batch.images)), batch.labels, batch.index)
+        each = F.cross_entropy(full_precision(logits), y, reduction="none")
+        if not self.second_stage:
+            loss = each.mean()
+            self.terms = {"identifier": loss.detach()}
+            yield "identifier", loss
+            return
+        w = torch.where(self.wrong, self.up_weight, 1.0).to(each)  # [train_size]
+        loss = (w[index] * each).mean() / w.mean()
+        self.terms = {"main": loss.detach(), "share in the error set": self.wrong.double().mean()}
+        yield "main", loss
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.inspect(images)[0]
+
+    def predict(self, images: Tensor) -> Tensor:
+        return self.inspect(images)[1]
+
+    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        encoder, classifier = self._learning()
+        h = encoder(images)
+        return h, classifier(h)
+
+    def _learning(self) -> tuple[Encoder, nn.Linear]:
+        if self.second_stage:
+            return self.encoder, self.classifier
+        return self.identifier, self.identifier_classifier

@@ -1,0 +1,105 @@
+"""LearnedMixin (Clark, Yatskar & Zettlemoyer, EMNLP 2019): a product of experts with a frozen model of the bias.
+
+    first   g minimises  CE(g, y), for some epochs, and is frozen
+    then    f, u, c minimise  CE(log p_f + t·log p_g, y) + w·H(softmax(t·log p_g)),   t = softplus(uᵀh + c)
+
+t is how far g is trusted on this image; what g explains, f need not learn. Nothing but cross-entropy keeps t from 0, where
+f would be on its own: "+h" adds the entropy H, w > 0, which asks for a g that decides. At test time f answers alone.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairmargin.batch import Batch, DataInfo
+from fairmargin.distributed import gather
+from fairmargin.losses.inputs import full_precision
+from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
+from fairmargin.networks import build_encoder, linear_classifier
+
+
+class LearnedMixin(Method):
+    """f is the run's network, which waits for the first `pretrain_epochs` epochs of the run; g is `bias_network`.
+
+    Note: the vision port in clovaai/rebias never trains u and c. That it takes logits of g for log p_g changes nothing: they
+    differ by a constant for each sample, which both softmaxes ignore.
+    """
+
+    optimisers = {"bias": {"schedule": "constant"}}  # noqa: RUF012
+    pretraining: Tensor
+
+    def __init__(
+        self,
+        make_encoder: MakeEncoder,
+        info: DataInfo,
+        *,
+        bias_network: str = "simple-conv-1",
+        entropy_weight: float = 0.0,
+        pretrain_epochs: int = 5,
+    ) -> None:
+        """`pretrain_epochs=0`: there is no trained g to freeze, so g learns along with f."""
+        super().__init__()
+        self.entropy_weight, self.pretrain_epochs = entropy_weight, pretrain_epochs
+        self.encoder, self.bias_encoder = make_encoder(), build_encoder(bias_network)
+        self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
+        self.bias_classifier = linear_classifier(self.bias_encoder.dim, info.num_classes)
+        self.trust = nn.Linear(self.encoder.dim, 1)  # u and c
+        self.register_buffer("pretraining", torch.tensor(pretrain_epochs > 0))
+
+    def players(self) -> dict[str, list[nn.Parameter]]:
+        return {
+            "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
+            "main": [*self.encoder.parameters(), *self.classifier.parameters(), *self.trust.parameters()],
+        }
+
+    def start_epoch(self, epoch: int, sweep: Sweep) -> None:
+        self.pretraining.fill_(epoch < self.pretrain_epochs)
+
+    def finish(self, sweep: Sweep) -> None:
+        if self.pretraining:
+            raise ValueError(
+                f"all epochs went into the bias network, which is trained for method.pretrain_epochs={self.pretrain_epochs} "
+                "epochs before the main network starts; raise train.epochs above it, or lower it"
+            )
+
+    def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        x = first_view(batch.images)
+        self.terms = {}
+        if self.pretraining or self.pretrain_epochs == 0:
+            g, y = gather(self._biased(x), batch.labels)
+            bias = F.cross_entropy(g, y)
+            self.terms["bias"] = bias.detach()
+            yield "bias", bias
+        if self.pretraining:
+            return
+        h, f = self.inspect(x)
+        with torch.no_grad():
+            g = self._biased(x)  # frozen are its weights; batch norms see the batch, as they did when it learned
+        h, f, g, y = gather(h, f, g, batch.labels)
+        t = F.softplus(full_precision(self.trust(h)))  # [N, 1]
+        main, entropy = mixed_losses(full_precision(f), t, F.log_softmax(g, 1), y)
+        self.terms |= {"main": main.detach(), "bias entropy": entropy.detach(), "trust": t.detach().mean()}
+        yield "main", main + self.entropy_weight * entropy
+
+    def _biased(self, images: Tensor) -> Tensor:
+        return full_precision(self.bias_classifier(self.bias_encoder(images)))
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.encoder(images)
+
+    def predict(self, images: Tensor) -> Tensor:
+        return self.inspect(images)[1]
+
+    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.encoder(images)
+        return h, self.classifier(h)
+
+
+def mixed_losses(logits: Tensor, trust: Tensor, log_bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """CE(log p_f + t·log p_g, y) and H(softmax(t·log p_g)); `trust` is t [N, 1], `log_bias` log p_g [N, K]."""
+    trusted = trust * log_bias
+    log_q = F.log_softmax(trusted, 1)
+    entropy = -(log_q.exp() * log_q).sum(1).mean()
+    return F.cross_entropy(F.log_softmax(logits, 1) + trusted, labels), entropy

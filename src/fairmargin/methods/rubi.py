@@ -1,0 +1,82 @@
+"""RUBi (Cadene et al., NeurIPS 2019): a bias branch masks the main logits while they learn.
+
+    g minimises  CE(g, y);   f, A, A₂ minimise  CE(f(x) ⊙ sigmoid(c), y) + w·CE(A₂(c), y),   c = A(sg[h_g])
+
+Where the bias gives the answer away, the mask leaves f little to learn. At test time f answers alone. No bias labels.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairmargin.batch import Batch, DataInfo
+from fairmargin.distributed import gather
+from fairmargin.losses.inputs import full_precision
+from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.networks import build_encoder, linear_classifier
+
+
+class RUBi(Method):
+    """f is the run's network, g `bias_network` with a classifier of its own; A and A₂ learn with f.
+
+    Note: the vision port in clovaai/rebias never hands A to an optimiser, so its mask stays random. Here A is trained.
+    """
+
+    def __init__(
+        self,
+        make_encoder: MakeEncoder,
+        info: DataInfo,
+        *,
+        bias_network: str = "simple-conv-1",
+        weight: float = 1.0,
+        second_layer: bool = False,
+    ) -> None:
+        """`second_layer`: A₂ is a linear layer as in the original, for questions; without, the identity of the port."""
+        super().__init__()
+        self.weight = weight
+        self.encoder, self.bias_encoder = make_encoder(), build_encoder(bias_network)
+        self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
+        self.bias_classifier = linear_classifier(self.bias_encoder.dim, info.num_classes)
+        self.mask = linear_classifier(self.bias_encoder.dim, info.num_classes)  # A
+        self.after_mask: nn.Module = (  # A₂
+            linear_classifier(info.num_classes, info.num_classes) if second_layer else nn.Identity()
+        )
+
+    def players(self) -> dict[str, list[nn.Parameter]]:
+        main = (self.encoder, self.classifier, self.mask, self.after_mask)
+        return {
+            "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
+            "main": [p for module in main for p in module.parameters()],
+        }
+
+    def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        x = first_view(batch.images)
+        logits_g, y = gather(self.bias_classifier(self.bias_encoder(x)), batch.labels)
+        bias = F.cross_entropy(full_precision(logits_g), y)
+        yield "bias", bias
+
+        with torch.no_grad():
+            h_g = self.bias_encoder(x)  # of the g that has moved
+        f, h_g = gather(self.predict(x), h_g)
+        c = self.mask(h_g)
+        main, mask = masked_losses(f, c, self.after_mask(c), y)
+        self.terms = {"bias": bias.detach(), "main": main.detach(), "mask": mask.detach()}
+        yield "main", main + self.weight * mask
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.encoder(images)
+
+    def predict(self, images: Tensor) -> Tensor:
+        return self.inspect(images)[1]
+
+    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.encoder(images)
+        return h, self.classifier(h)
+
+
+def masked_losses(logits: Tensor, mask: Tensor, after_mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """CE(f ⊙ sigmoid(c), y), which reaches f and A, and CE(A₂(c), y), which reaches A and A₂; `after_mask` is A₂(c)."""
+    f, c = full_precision(logits), full_precision(mask)
+    return F.cross_entropy(f * c.sigmoid(), labels), F.cross_entropy(full_precision(after_mask), labels)
