@@ -64,22 +64,26 @@ def test_version_and_module():
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        ("methods", ["eps-supinfonce+fairkl", "max-margin", "variance_floor"]),
-        ("datasets", ["biased-mnist-mini", "corrupted-cifar10", "rho"]),
-        ("networks", ["simple-conv-7", "resnet50-cifar", "bagnet18"]),
-        ("accuracies", ["cell-mean", "worst-group", "over-represents"]),
+        (["methods"], ["eps-supinfonce+fairkl", "max-margin", "Sagawa et al., ICLR 2020", "bias labels"]),
+        (["methods", "eps-supinfonce+fairkl"], ["variance_floor", "lambda ", "0.25"]),
+        (["datasets"], ["biased-mnist-mini", "corrupted-cifar10"]),
+        (["datasets", "biased-mnist"], ["rho", "0.99"]),
+        (["networks"], ["simple-conv-7", "resnet50-cifar", "bagnet18"]),
+        (["networks", "simple-conv-7"], ["stride", "kernel_size"]),
+        (["accuracies"], ["cell-mean", "worst-group", "over-represents"]),
     ],
 )
 def test_list_shows_what_there_is(what, expected):
-    result = runner.invoke(app, ["list", what], env={"COLUMNS": "200"})
+    result = runner.invoke(app, ["list", *what], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert all(word in result.output for word in expected)
 
 
 def test_list_of_something_else_gets_the_nearest():
-    result = runner.invoke(app, ["list", "method"])
-    assert result.exit_code == 2
-    assert "did you mean 'methods'" in result.output
+    for words, near in ((["method"], "methods"), (["methods", "supcom"], "supcon"), (["accuracies", "x"], "methods")):
+        result = runner.invoke(app, ["list", *words])
+        assert result.exit_code == 2
+        assert f"'{near}'" in result.output
 
 
 @pytest.mark.parametrize("words", [["report"], ["evaluate"], ["train", "--resume"]])

@@ -1,40 +1,40 @@
 """What there is to choose from, as tables for the terminal."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rich.table import Table
 
+from fairmargin.config import DataConfig, MethodConfig, NetworkConfig
 from fairmargin.data import DATASETS
-from fairmargin.data.options import keywords
 from fairmargin.evaluate import MEANINGS
+from fairmargin.losses.inputs import check_choice
 from fairmargin.methods import METHODS
+from fairmargin.methods.facts import FACTS
 from fairmargin.networks import ENCODERS
 
 
 def methods() -> Table:
-    table = Table("method", "options (--set method.NAME=VALUE)", title="methods")
-    for name, builder in METHODS.items():
-        parameters = inspect.signature(builder).parameters.values()
-        options = [f"{p.name.rstrip('_')}={p.default}" for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        table.add_row(name, ", ".join(options))
+    table = Table("method", "paper", "needs", "networks", title='methods; options: "fairmargin list methods NAME"')
+    for name in METHODS:
+        facts = FACTS[name]
+        paper = facts.paper if facts.venue == "–" else f"{facts.paper.partition(',')[0]}, {facts.venue}"
+        table.add_row(name, paper, facts.needs, facts.networks)
     return table
 
 
 def datasets() -> Table:
-    table = Table("dataset", "what it is", "options (--set data.NAME=VALUE)", title="datasets")
+    table = Table("dataset", "what it is", title='datasets; options: "fairmargin list datasets NAME"')
     for name, builder in DATASETS.items():
-        first = (inspect.getdoc(builder) or "").partition("\n")[0]
-        table.add_row(name, first, ", ".join(keywords(builder)))
+        table.add_row(name, (inspect.getdoc(builder) or "").partition("\n")[0])
     return table
 
 
 def networks() -> Table:
-    table = Table("network", "options (--set network.NAME=VALUE)", title="networks")
+    table = Table("network", "class", title='networks; options: "fairmargin list networks NAME"')
     for name, builder in ENCODERS.items():
-        parameters = inspect.signature(builder).parameters.values()
-        options = [f"{p.name}={p.default}" for p in parameters if isinstance(p.default, int | float | str | tuple)]
-        table.add_row(name, ", ".join(options))
+        table.add_row(name, getattr(builder, "func", builder).__name__)
     return table
 
 
@@ -51,3 +51,20 @@ CATALOGUES: dict[str, Callable[[], Table]] = {
     "networks": networks,
     "accuracies": accuracies,
 }
+OPTIONS: dict[str, tuple[str, Mapping[str, Any], Callable[[str], Mapping[str, Any]]]] = {
+    "methods": ("method", METHODS, MethodConfig.known),
+    "datasets": ("data", DATASETS, DataConfig.known),
+    "networks": ("network", ENCODERS, NetworkConfig.known),
+}
+
+
+def options(what: str, name: str) -> Table:
+    """What can be set for one method, dataset or network."""
+    check_choice(what, "list with options", OPTIONS)
+    section, there, known = OPTIONS[what]
+    check_choice(name, what.removesuffix("s"), there)
+    table = Table("option", "default", title=f"{name}: --set {section}.OPTION=VALUE")
+    for key, option in known(name).items():
+        default = "" if option.default in (None, inspect.Parameter.empty) else str(option.default)
+        table.add_row(key, default)
+    return table

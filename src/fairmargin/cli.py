@@ -248,14 +248,15 @@ def report(
 @app.command("list")
 def list_names(
     what: Annotated[str, typer.Argument(help="methods, datasets, networks or accuracies.")] = "methods",
+    name: Annotated[str | None, typer.Argument(help="One of them, to see its options.")] = None,
 ) -> None:
-    """Show what there is: methods with their options, datasets, networks, or the accuracies and their meaning."""
-    from fairmargin.catalogue import CATALOGUES
+    """Show what there is: methods, datasets, networks, the accuracies and their meaning; or the options of one."""
+    from fairmargin.catalogue import CATALOGUES, options
     from fairmargin.losses.inputs import check_choice
 
     with _said_plainly():
         check_choice(what, "list", CATALOGUES)
-        Console().print(CATALOGUES[what]())
+        Console().print(CATALOGUES[what]() if name is None else options(what, name))
 
 
 @app.command()
@@ -268,3 +269,38 @@ def demo(
 
     with _said_plainly():
         demonstration.show(out, seed, say=typer.echo, command=_command())
+
+
+@app.command()
+def tune(
+    file: File = None,
+    dataset: Dataset = None,
+    methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "eps-supinfonce+fairkl",
+    network: Network = None,
+    trials: Annotated[int, typer.Option(help="Of each method, the same for all.")] = 12,
+    seeds: Annotated[str, typer.Option(help="Of each trial: how many, or which: 0,5.")] = "1",
+    search_seed: Annotated[int, typer.Option(help="Of the suggestions.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder of all trials; runs/tune/DATASET by default.")] = None,
+    changes: Changes = None,
+) -> None:
+    """Choose methods' key settings on validation, with as many trials for each. Again: only the trials that are missing.
+
+    Writes METHOD/best.toml, which "fairmargin train" takes, and a table. The test set chooses nothing.
+    """
+    from fairmargin import config as configuration
+    from fairmargin.methods import METHODS
+    from fairmargin.tune import markdown, table
+    from fairmargin.tune import tune as search
+
+    with _said_plainly():
+        names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+        configs = [
+            configuration.load(file, dataset=dataset, network=network, method=name, overrides=changes or ())
+            for name in names
+        ]
+        where = out or Path("runs") / "tune" / configs[0].data.name
+        found = search(
+            configs, where, trials=trials, seeds=_seeds(seeds), seed=search_seed, command=_command(), say=typer.echo
+        )
+        Console().print(table(found))
+        (where / "table.md").write_text(markdown(found), "utf-8")

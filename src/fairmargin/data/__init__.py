@@ -18,6 +18,7 @@ from fairmargin.data import (
     corrupted_cifar10,
     folder,
     imagenet,
+    planted,
     sources,
     utkface,
     waterbirds,
@@ -41,6 +42,7 @@ DATASETS: dict[str, Callable[..., Data]] = {
     "celeba": celeba.build,
     "celeba-biascon": celeba.build_biascon,
     "utkface": utkface.build,
+    "planted": planted.build,
     "folder": folder.build,  # its root is the manifest or the image folder itself
 }
 

@@ -1,0 +1,113 @@
+"""Where each method comes from and what it asks for: the table of docs/methods.md."""
+
+from dataclasses import dataclass, replace
+
+from fairmargin.methods.rows import ROWS
+
+
+@dataclass(frozen=True)
+class Facts:
+    paper: str
+    venue: str
+    needs: str  # beside images and class labels: "nothing", "bias labels", "bias features", …
+    networks: str  # that are trained
+    file: str  # under src/fairmargin/methods
+
+
+BARBANO = "Barbano et al., Unbiased Supervised Contrastive Learning"
+HONG = "Hong & Yang, Unbiased Classification through Bias-Contrastive and Bias-Balanced Learning"
+IDRISSI = "Idrissi et al., Simple Data Balancing Achieves Competitive Worst-Group-Accuracy"
+CLARK = "Clark et al., Don't Take the Easy Way Out"
+ONE, TWO, BESIDE = "one", "two", "one, and a network that sees only the bias"
+
+_FACTS = {
+    "ce": Facts("the usual", "–", "nothing", ONE, "rows.py"),
+    "logit-adjusted": Facts(
+        "Menon et al., Long-Tail Learning via Logit Adjustment", "ICLR 2021", "nothing", ONE, "rows.py"
+    ),
+    "class-reweighted": Facts("the usual", "–", "nothing", ONE, "rows.py"),
+    "group-reweighted": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "rows.py"),
+    "group-balanced": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "rows.py"),
+    "biasbal": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "rows.py"),
+    "end": Facts("Tartaglione et al., EnD: Entangling and Disentangling", "CVPR 2021", "bias labels", ONE, "rows.py"),
+    "max-margin": Facts("Liu et al., Large-Margin Softmax Loss", "ICML 2016", "nothing", ONE, "rows.py"),
+    "large-margin": Facts("Elsayed et al., Large Margin Deep Networks", "NeurIPS 2018", "nothing", ONE, "rows.py"),
+    "supcon": Facts("Khosla et al., Supervised Contrastive Learning", "NeurIPS 2020", "nothing", ONE, "rows.py"),
+    "supcon-in": Facts("Khosla et al., Supervised Contrastive Learning", "NeurIPS 2020", "nothing", ONE, "rows.py"),
+    "simclr": Facts(
+        "Chen et al., A Simple Framework for Contrastive Learning", "ICML 2020", "two views", ONE, "rows.py"
+    ),
+    "eps-infonce": Facts(BARBANO, "ICLR 2023", "two views", ONE, "rows.py"),
+    "infol1o": Facts(BARBANO, "ICLR 2023", "two views", ONE, "rows.py"),
+    "eps-supcon": Facts(BARBANO, "ICLR 2023", "nothing", ONE, "rows.py"),
+    "eps-supinfonce": Facts(BARBANO, "ICLR 2023", "nothing", ONE, "rows.py"),
+    "biascon": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "rows.py"),
+    "biascon+ce": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "rows.py"),
+    "biascon+biasbal": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "rows.py"),
+    "softcon": Facts(HONG, "NeurIPS 2021", "bias features", ONE, "rows.py"),
+    "lnl": Facts(
+        "Kim et al., Learning Not to Learn", "CVPR 2019", "bias labels", "one, and a bias predictor", "lnl.py"
+    ),
+    "blind-eye": Facts(
+        "Alvi et al., Turning a Blind Eye",
+        "ECCV Workshops 2018",
+        "bias labels",
+        "one, and a bias classifier",
+        "blind_eye.py",
+    ),
+    "group-dro": Facts(
+        "Sagawa et al., Distributionally Robust Neural Networks", "ICLR 2020", "bias labels", ONE, "group_dro.py"
+    ),
+    "dfr": Facts(
+        "Kirichenko et al., Last Layer Re-Training Is Sufficient", "ICLR 2023", "validation bias labels", ONE, "dfr.py"
+    ),
+    "jtt": Facts("Liu et al., Just Train Twice", "ICML 2021", "nothing", "two, one after the other", "jtt.py"),
+    "lff": Facts("Nam et al., Learning from Failure", "NeurIPS 2020", "nothing", TWO, "lff.py"),
+    "dfa": Facts(
+        "Lee et al., Learning Debiased Representation via Disentangled Feature Augmentation",
+        "NeurIPS 2021",
+        "nothing",
+        TWO,
+        "dfa.py",
+    ),
+    "sin": Facts(
+        "Geirhos et al., ImageNet-Trained CNNs Are Biased towards Texture",
+        "ICLR 2019",
+        "stylised images",
+        ONE,
+        "sin.py",
+    ),
+    "sin-proxy": Facts("ours, after Geirhos et al.", "–", "nothing", ONE, "sin.py"),
+    "rebias": Facts("Bahng et al., Learning De-biased Representations", "ICML 2020", "nothing", BESIDE, "rebias.py"),
+    "hex": Facts(
+        "Wang et al., Learning Robust Representations by Projecting Superficial Statistics Out",
+        "ICLR 2019",
+        "nothing",
+        "one, and a texture branch",
+        "hex.py",
+    ),
+    "rubi": Facts("Cadene et al., RUBi: Reducing Unimodal Biases", "NeurIPS 2019", "nothing", BESIDE, "rubi.py"),
+    "learned-mixin": Facts(CLARK, "EMNLP 2019", "nothing", BESIDE, "learned_mixin.py"),
+    "learned-mixin+h": Facts(CLARK, "EMNLP 2019", "nothing", BESIDE, "learned_mixin.py"),
+}
+
+FACTS: dict[str, Facts] = _FACTS | {
+    f"{name}+fairkl": replace(_FACTS[name], paper=BARBANO, venue="ICLR 2023", needs="bias labels or features")
+    for name, row in ROWS.items()
+    if not row.needs
+}
+
+
+def table() -> str:
+    """In Markdown; "+fairkl" has one line for all rows that can take it."""
+    lines = [["method", "paper", "venue", "needs", "networks", "file"], ["---"] * 6]
+    for name, x in _FACTS.items():
+        lines.append([f"[`{name}`](#{anchor(name)})", x.paper, x.venue, x.needs, x.networks, f"`{x.file}`"])
+    twins = FACTS["ce+fairkl"]
+    lines.append(["[`…+fairkl`](#fairkl)", twins.paper, twins.venue, twins.needs, ONE, "`objective.py`"])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def anchor(name: str) -> str:
+    """As headings are linked to: "### biascon+ce" is #biasconce."""
+    return name.replace("+", "")

@@ -1,0 +1,352 @@
+"""A method's key settings, chosen on validation with a stated budget: the same number of trials for every method.
+
+found = tune(configs, Path("runs/tune"), trials=12, seeds=[0])
+
+Every trial is an ordinary run in OUT/METHOD/trial-007/seed-0. The value of a trial is the accuracy `evaluate.select` on the
+validation samples after the last epoch, averaged over the seeds; the test set chooses nothing. Trials are suggested by a
+tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) after some random ones, and the first is the configuration
+as it stands. The same call again goes on where it was stopped: finished trials are not repeated.
+"""
+
+import importlib
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
+
+import numpy as np
+from rich.table import Table
+
+from fairmargin import assemble, toml_text
+from fairmargin import config as configuration
+from fairmargin.checkpoint import write_atomically
+from fairmargin.config import Config, MethodConfig
+from fairmargin.record import RunRecord
+from fairmargin.run import run
+from fairmargin.train import Diverged
+
+RANDOM_TRIALS = 5  # before the estimator has something to estimate from
+DIVERGED = 0.0  # the value of a trial that ends in numbers that are not finite
+DIGITS = 3  # of a suggested number: more are not worth reading
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number in [low, high]; `log`: every factor is as likely as any other."""
+
+    low: float
+    high: float
+    log: bool = True
+
+    def nearest(self, value: Any) -> float:
+        return min(max(float(value), self.low), self.high)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    values: tuple[Any, ...]
+
+    def nearest(self, value: Any) -> Any:
+        return value if value in self.values else self.values[0]
+
+
+Space = dict[str, Between | OneOf]  # by key of the configuration
+
+RATE: Space = {"optimiser.lr": Between(1e-4, 1e-2)}
+FAIRKL: Space = {"method.alpha": Between(0.01, 1), "method.lambda": Between(0.1, 10)}
+TEMPERATURE: Space = {"method.temperature": Between(0.05, 0.5)}
+EPSILON: Space = {"method.epsilon": Between(0, 1, log=False)}
+
+# What matters for each method beside the learning rate; a method that is not here has no more.
+SPACES: dict[str, Space] = {
+    "logit-adjusted": {"method.strength": Between(0.5, 2)},
+    "end": {"method.disentangle": Between(0.1, 50), "method.entangle": Between(0.1, 50)},
+    "max-margin": {"method.margin": OneOf((2, 3, 4))},
+    "large-margin": {"method.gamma": Between(0.1, 10)},
+    "supcon": TEMPERATURE,
+    "supcon-in": TEMPERATURE,
+    "simclr": TEMPERATURE,
+    "eps-infonce": TEMPERATURE | EPSILON,
+    "infol1o": TEMPERATURE,
+    "eps-supcon": TEMPERATURE | EPSILON,
+    "eps-supinfonce": TEMPERATURE | EPSILON,
+    "biascon": TEMPERATURE,
+    "biascon+ce": TEMPERATURE | {"method.beta": Between(1e-3, 1)},
+    "biascon+biasbal": TEMPERATURE | {"method.beta": Between(1e-3, 1)},
+    "softcon": TEMPERATURE | {"method.beta": Between(1e-3, 1)},
+    "lnl": {"method.lambda": Between(0.01, 10), "method.reversal": Between(0.01, 1)},
+    "blind-eye": {"method.alpha": Between(0.01, 1), "method.bias_steps": OneOf((1, 3, 8))},
+    "group-dro": {
+        "method.step_size": Between(1e-3, 0.1),
+        "method.adjustment": Between(0, 5, log=False),
+        "optimiser.weight_decay": Between(1e-5, 1),
+    },
+    "dfr": {"method.penalty": OneOf(("l1", "l2"))},
+    "jtt": {"method.first_epochs": OneOf((1, 2, 4)), "method.up_weight": Between(2, 100)},
+    "lff": {"method.q": Between(0.3, 0.9, log=False), "method.ema_decay": Between(0.5, 0.9, log=False)},
+    "dfa": {
+        "method.lambda_dis": Between(0.5, 20),
+        "method.lambda_swap": Between(0.1, 2),
+        "method.lambda_swap_b": Between(0.5, 20),
+    },
+    "sin-proxy": {
+        "method.kind": OneOf(("amplitude", "statistics")),
+        "method.probability": Between(0.2, 0.9, log=False),
+    },
+    "rebias": {"method.lambda": Between(0.1, 30), "method.lambda_bias": Between(0.1, 30)},
+    "hex": {"method.dropout": OneOf((0.5, 0.0)), "method.levels": OneOf((16, 8))},
+    "rubi": {"method.weight": Between(0.1, 10)},
+    "learned-mixin": {"method.pretrain_epochs": OneOf((5, 3, 1))},
+    "learned-mixin+h": {
+        "method.pretrain_epochs": OneOf((5, 3, 1)),
+        "method.entropy_weight": Between(0.005, 2),
+    },
+}
+# What these say about the validation samples, they have learnt from them: it can choose nothing.
+FITTED_TO_VALIDATION = {"dfr": ("source", "valid", 'choose method.source="train"')}
+
+
+def space_of(method: str) -> Space:
+    """Of `row+fairkl` also the weights of the two terms."""
+    row = method.removesuffix("+fairkl")
+    return RATE | SPACES.get(row, {}) | (FAIRKL if row != method else {})
+
+
+@dataclass(frozen=True)
+class Trial:
+    number: int
+    settings: dict[str, Any]  # by key of the configuration
+    value: float | None = None  # None: not finished
+
+
+class Search(Protocol):
+    """What suggests trials, and remembers them whatever happens to this process."""
+
+    def next(self) -> Trial:
+        """The one that was begun and not finished, if there is one; else a new one."""
+
+    def tell(self, trial: Trial, value: float) -> None: ...
+
+    def finished(self) -> list[Trial]: ...
+
+
+class OptunaSearch:
+    """A study of Optuna in one journal file. What it suggests depends on the seed and on the finished trials alone."""
+
+    def __init__(self, file: Path, space: Space, first: Mapping[str, Any], seed: int) -> None:
+        try:
+            self.optuna: Any = importlib.import_module("optuna")
+        except ImportError as error:
+            raise ValueError('tuning needs an extra package: pip install "fairmargin[optuna]"') from error
+        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+        journal = self.optuna.storages.journal
+        storage = journal.JournalStorage(journal.JournalFileBackend(str(file)))
+        self.study = self.optuna.create_study(
+            storage=storage, study_name="fairmargin", direction="maximize", load_if_exists=True
+        )
+        self.first, self.seed = dict(first), seed
+        kinds = self.optuna.distributions
+        self.distributions = {
+            key: kinds.FloatDistribution(at.low, at.high, log=at.log)
+            if isinstance(at, Between)
+            else kinds.CategoricalDistribution(at.values)
+            for key, at in space.items()
+        }
+
+    def next(self) -> Trial:
+        state = self.optuna.trial.TrialState
+        for begun in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
+            if begun.params.keys() == self.distributions.keys():
+                return Trial(begun.number, _rounded(begun.params))
+            self.study.tell(begun.number, state=state.FAIL)  # stopped in the middle of a suggestion: nothing was run
+        # A generator for each trial: one that starts again after an interruption would repeat what it said before.
+        number = len(self.study.get_trials(deepcopy=False, states=(state.COMPLETE,)))
+        if number == 0 and not self.study.get_trials(deepcopy=False, states=(state.WAITING,)):
+            self.study.enqueue_trial(self.first)
+        numbers = np.random.SeedSequence((self.seed, number)).generate_state(1)
+        self.study.sampler = self.optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=int(numbers[0]))
+        new = self.study.ask(self.distributions)
+        return Trial(new.number, _rounded(new.params))
+
+    def tell(self, trial: Trial, value: float) -> None:
+        self.study.tell(trial.number, value)
+
+    def finished(self) -> list[Trial]:
+        state = self.optuna.trial.TrialState
+        done = self.study.get_trials(deepcopy=False, states=(state.COMPLETE,))
+        return [Trial(one.number, _rounded(one.params), one.value) for one in done]
+
+
+def _rounded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for k, v in settings.items()}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A method's search: all its trials, and the best one as a configuration."""
+
+    method: str
+    accuracy: str  # which one it was chosen by, of the validation samples
+    trials: list[Trial]
+    best: Trial
+    file: Path  # best.toml
+
+
+def tune(
+    configs: Sequence[Config],
+    out: Path,
+    *,
+    trials: int,
+    seeds: Sequence[int],
+    seed: int = 0,
+    command: Sequence[str] = ("fairmargin.tune",),
+    say: Callable[[str], None] = lambda text: None,
+    search: Callable[[Path, Space, Mapping[str, Any], int], Search] = OptunaSearch,
+) -> list[Tuned]:
+    """Search for each configuration's method in turn, in a folder of its own under `out`.
+
+    Args:
+        configs: one for each method; their seeds do not matter.
+        trials: for each method, finished ones included.
+        seeds: every trial is trained with each of them.
+        seed: of the suggestions.
+    """
+    if trials < 1:
+        raise ValueError(f"trials must be at least 1; got {trials}")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("trials follow one another in one process; start fairmargin tune without torchrun")
+    found = []
+    for config in configs:
+        method = config.method.name
+        folder, space = out / method, space_of(method)
+        accuracy = _accuracy(config)
+        _claim(folder, config, seeds)
+        searching = search(folder / "trials.log", space, _standing(config, space), seed)
+        while (number := len(searching.finished())) < trials:
+            trial = searching.next()
+            shown = ", ".join(f"{key}={toml_text.value(value)}" for key, value in trial.settings.items())
+            say(f"{method}, trial {number + 1} of {trials}: {shown}")
+            searching.tell(trial, _value(config, accuracy, trial, folder, seeds, command, say))
+        found.append(_conclude(config, accuracy, searching.finished(), folder))
+        say(f"{method}: {found[-1].file}")
+    return found
+
+
+def _accuracy(config: Config) -> str:
+    """Of the validation samples, which one chooses; refuse a dataset without them, and a method that has learnt them."""
+    option, value, instead = FITTED_TO_VALIDATION.get(config.method.name, ("", None, ""))
+    if option and _values(config)[f"method.{option}"] == value:
+        raise ValueError(
+            f'{config.method.name} with {option}="{value}" learns from the validation samples, so they cannot choose its '
+            f"settings; {instead}"
+        )
+    data = assemble.data(config)
+    if not len(data.valid):
+        raise ValueError(
+            f"{config.data.name} has no validation samples here, and settings are chosen on them; "
+            "hold some out of the training data: --set data.valid_fraction=0.1"
+        )
+    return config.evaluate.select if data.info.num_biases else "plain"
+
+
+def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
+    """Write down what is searched, and refuse a folder whose trials were something else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    start = folder / "start.toml"
+    now = config.model_copy(update={"seed": 0})  # the trials have seeds of their own
+    if not start.is_file():
+        write_atomically(start, f"{_seeds_line(seeds)}\n{configuration.dump(now)}".encode())
+        return
+    before, now_seeds = start.read_text("utf-8").partition("\n")[0], _seeds_line(seeds)
+    changes = configuration.difference(configuration.load_resolved(start), now)
+    changes = [change for change in changes if not change.startswith(assemble.HARMLESS)]
+    if before != now_seeds:
+        changes.append(f"{before.removeprefix('# ')} → {now_seeds.removeprefix('# seeds ')}")
+    if changes:
+        raise ValueError(f"{folder} holds trials of another configuration: {'; '.join(changes)}. Choose another --out")
+
+
+def _seeds_line(seeds: Sequence[int]) -> str:
+    return f"# seeds {', '.join(map(str, seeds))}"
+
+
+def _standing(config: Config, space: Space) -> dict[str, Any]:
+    """The configuration's own values, or the nearest that are in the space: the first trial."""
+    values = _values(config)
+    return {key: at.nearest(values[key]) for key, at in space.items()}
+
+
+def _values(config: Config) -> dict[str, Any]:
+    """Of every key, the method's options with their defaults included."""
+    options = {f"method.{name}": option.default for name, option in MethodConfig.known(config.method.name).items()}
+    return options | dict(toml_text.leaves(tomllib.loads(configuration.dump(config))))
+
+
+def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
+    return configuration.override(config, [f"{key}={toml_text.value(value)}" for key, value in settings.items()])
+
+
+def _value(
+    config: Config,
+    accuracy: str,
+    trial: Trial,
+    folder: Path,
+    seeds: Sequence[int],
+    command: Sequence[str],
+    say: Callable[[str], None],
+) -> float:
+    """The trial's mean validation accuracy over the seeds."""
+    found = []
+    for seed in seeds:
+        chosen = with_settings(config, {**trial.settings, "seed": seed})
+        try:
+            record = run(chosen, folder / f"trial-{trial.number:03d}" / f"seed-{seed}", command=command)
+            found.append(validation_accuracy(record, accuracy))
+        except Diverged as error:
+            say(str(error))
+            found.append(DIVERGED)
+    return fmean(found)
+
+
+def validation_accuracy(record: RunRecord, name: str) -> float:
+    """What chooses: the accuracy `name` of the validation samples after the last epoch."""
+    assert record.result is not None
+    return float(record.result["records"]["last"]["valid"][name])
+
+
+def _conclude(config: Config, accuracy: str, trials: list[Trial], folder: Path) -> Tuned:
+    best = max(trials, key=lambda trial: trial.value or 0.0)  # the earliest of equals
+    file = folder / "best.toml"
+    text = (
+        f"# fairmargin train {file.name} --seed 1\n"
+        f"# {config.method.name}: the best of {len(trials)} trials, number {best.number}, by validation accuracy "
+        f"({accuracy}): {100 * (best.value or 0.0):.1f} %\n\n"
+    )
+    write_atomically(file, (text + configuration.dump(with_settings(config, best.settings))).encode("utf-8"))
+    return Tuned(config.method.name, accuracy, trials, best, file)
+
+
+def table(found: Sequence[Tuned]) -> Table:
+    """For a terminal."""
+    shown = Table(*_HEAD, title="validation accuracy in percent; the test set chose nothing")
+    for row in found:
+        shown.add_row(*_cells(row))
+    return shown
+
+
+def markdown(found: Sequence[Tuned]) -> str:
+    """The same for a file."""
+    lines = [_HEAD, ["---"] * len(_HEAD), *map(_cells, found)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+_HEAD = ["method", "trials", "chosen by", "as configured", "best", "settings of the best"]
+
+
+def _cells(row: Tuned) -> list[str]:
+    percent = lambda trial: f"{100 * (trial.value or 0.0):.1f}"
+    settings = ", ".join(f"{key} = {toml_text.value(value)}" for key, value in row.best.settings.items())
+    return [row.method, str(len(row.trials)), row.accuracy, percent(row.trials[0]), percent(row.best), settings]
