@@ -269,6 +269,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(whole, tmp_pat
     assert_same_run(whole, out)
 
 
+@pytest.mark.slow
 def test_when_every_checkpoint_is_damaged_nothing_is_overwritten(tmp_path):
     out = tmp_path / "run"
     interrupted(out)
@@ -322,6 +323,7 @@ def test_a_read_only_run_folder_is_said_before_anything_is_done(tmp_path):
         subprocess.run(["umount", str(mount)], check=True)
 
 
+@pytest.mark.slow
 def test_two_processes_cannot_write_one_folder(tmp_path):
     from fairmargin.record import RunFolder
 
@@ -389,6 +391,7 @@ def test_divergence_has_its_own_exit_code(tmp_path):
     assert "optimiser.lr (now 1e+30)" in result.output
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_the_same_numbers(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -13,9 +13,10 @@ from fairmargin.methods import METHODS
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.skipif(
-    not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo"),
+]
 
 
 def torchrun(processes, *words, cwd=HERE.parent):

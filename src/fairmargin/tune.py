@@ -105,7 +105,7 @@ SPACES: dict[str, Space] = {
         "method.entropy_weight": Between(0.005, 2),
     },
 }
-# What these say about the validation samples, they have learnt from them: it can choose nothing.
+# These learn from the validation samples, whose accuracy can then choose nothing: (option, its value, what to do instead).
 FITTED_TO_VALIDATION = {"dfr": ("source", "valid", 'choose method.source="train"')}
 
 

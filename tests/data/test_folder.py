@@ -134,6 +134,7 @@ def test_a_class_whose_training_rows_are_all_bad_leaves_the_test_too(tmp_path):
     assert checked.warnings == ('class "cat" has only one training sample',)
 
 
+@pytest.mark.slow
 def test_ten_thousand_rows_with_a_hundred_broken(tmp_path):
     originals = [picture(tmp_path / f"{k}.png", shade=k).read_bytes() for k in range(4)]
     (tmp_path / "images").mkdir()

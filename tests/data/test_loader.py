@@ -171,6 +171,7 @@ def test_a_broken_file_is_named(file_split: FileSplit, damage: str, workers: int
         list(loader(file_split, workers=workers))
 
 
+@pytest.mark.slow
 def test_images_of_different_sizes_are_explained(file_split: FileSplit):
     Image.new("RGB", (9, 9)).save(file_split.paths[0])
     with pytest.raises(RuntimeError, match="do they have one size"):

@@ -103,6 +103,7 @@ def test_small_batches_compile_into_one_graph(name):
     assert value.item() == pytest.approx(LOSSES[name](z, y, b).item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_compile_at_a_streamed_size():
     z, y, b = ref.random_batch(41, n=800, d=16, classes=10)
     x = z[:, 0].float().requires_grad_()

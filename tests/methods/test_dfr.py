@@ -119,6 +119,7 @@ def test_the_retrained_layer_is_the_average_over_the_draws():
     assert torch.allclose(found.double(), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", ["l1", "l2"])
 @pytest.mark.parametrize("source", ["valid", "train"])
 def test_retraining_on_balanced_groups_lets_the_shortcut_go(source, penalty):

@@ -20,7 +20,7 @@ ADAM = {"name": "adam", "lr": 1e-2, "weight_decay": 0.0, "momentum": 0.9, "betas
 SGD = {**ADAM, "name": "sgd", "lr": 0.1}
 NOTES = {"stylized": "none, but sin may be built"}
 OPTIONS = {  # what so few steps, and a dataset of noise, allow
-    "dfr": {"source": "train"},
+    "dfr": {"source": "train", "draws": 2, "inverse_strength": 1.0},
     "jtt": {"up_weight": 2.0},
     "softcon": {"beta": 1.0},
     "biascon+ce": {"beta": 1.0},

@@ -13,6 +13,7 @@ LIGHT = ("simple-conv-7", "simple-conv-1", "resnet18", "resnet20", "bagnet18", "
 
 PARAMETERS = {
     "simple-conv-7": 529_920,
+    "simple-conv-3": 97_920,
     "simple-conv-1": 11_520,
     "resnet18": 11_176_512,
     "resnet34": 21_284_672,

