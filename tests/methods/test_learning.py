@@ -56,7 +56,7 @@ SETTINGS = {
     "lnl": {"method.lambda": 3.0, "method.predictor": "linear", "players.predictor.lr": 0.1},
     "blind-eye": {"method.alpha": 0.6, "method.bias_steps": 12},
     "jtt": {"method.first_epochs": 3},
-    "dfr": {"method.source": "train"},
+    "dfr": {"method.source": "train", "method.draws": 4, "method.inverse_strength": 10.0},
     "lff": {"train.batch_size": 48, "method.q": 0.5},
     "dfa": {"method.swap_start": 100, "players.bias.lr": 3e-3},
     "rebias": BIAS_NETWORK | {"method.lambda": 10.0},
