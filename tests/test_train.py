@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -237,6 +239,22 @@ def test_the_second_stream_goes_on_over_its_own_epochs_and_resumes():
     assert whole.method.seconds[:9].tolist() == expected
     assert torch.equal(again.method.seconds, whole.method.seconds)
     assert torch.equal(again.method.started, whole.method.started)
+
+
+def test_a_run_saved_at_its_last_step_still_ends_properly():
+    """The state may be saved between the last step and what follows it."""
+    whole, first, again = (watched(Watching()) for _ in range(3))
+    states = []
+    fit(whole, 3, steps=4)
+    fit(first, 3, steps=4, after_step=lambda batch: states.append(copy.deepcopy(first.state_dict())))
+    ended = []
+    again.load_state_dict(states[-1])
+    fit(again, 3, steps=4, after_epoch=lambda: ended.append(again.step))
+    assert ended == [4]
+    assert again.step == 4
+    assert again.method.finished == whole.method.finished == 6
+    fit(again, 3, steps=4, after_epoch=lambda: ended.append(again.step))
+    assert ended == [4]  # an ended run stays as it is
 
 
 def test_a_method_that_sweeps_needs_something_to_sweep():

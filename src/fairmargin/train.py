@@ -50,6 +50,7 @@ class Training:
         # Half precision loses small gradients unless they are scaled; the other precisions have float32's range.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.step = 0
+        self.ended_at: int | None = None  # the step after which the method was told that it was the last
         self.rates: dict[str, float] = {}
         distributed.synchronise_batch_norm(method)
         if channels_last:
@@ -62,6 +63,7 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         return {
             "step": self.step,
+            "ended_at": self.ended_at,
             "method": self.method.state_dict(),
             "players": {name: player.optimiser.state_dict() for name, player in self.players.items()},
             "loader": self.loader.state_dict(),
@@ -70,7 +72,7 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step = state["step"]
+        self.step, self.ended_at = state["step"], state["ended_at"]
         self.method.load_state_dict(state["method"])
         for name, player in self.players.items():
             player.optimiser.load_state_dict(state["players"][name])
@@ -151,19 +153,21 @@ def fit(
     after_epoch: Callable[[], None] = lambda: None,
 ) -> None:
     """Train from where `training` stands until so many epochs, or steps, are done."""
-    loader = training.loader
-    while loader.epoch < epochs and (steps is None or training.step < steps):
-        if loader.next_batch == 0:
-            training.method.start_epoch(loader.epoch, training.sweep)
-        training.method.train()
+    loader, method = training.loader, training.method
+    enough: Callable[[], bool] = lambda: loader.epoch >= epochs or training.step == steps
+    while not (enough() and training.ended_at == training.step):
+        if loader.next_batch == 0 and not enough():
+            method.start_epoch(loader.epoch, training.sweep)
+        method.train()
         number = len(loader)
-        for batch in loader:
+        for batch in () if enough() else loader:
             training.advance(batch, loader.epoch + (loader.next_batch - 1) / number)
             after_step(batch)
-            if training.step == steps:
+            if enough():
                 break
-        if loader.epoch >= epochs or training.step == steps:
-            training.method.finish(training.sweep)
+        if enough():
+            method.finish(training.sweep)
+            training.ended_at = training.step
         after_epoch()
 
 

@@ -1,0 +1,92 @@
+import io
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from fairmargin import allocator, config, progress
+from fairmargin.interrupt import stop_requests
+from fairmargin.progress import Display, Now
+
+CONFIG = config.load(dataset="biased-mnist-mini", method="ce", seed=3, overrides=["train.epochs=4"])
+TRAINING = SimpleNamespace(loader=range(10))  # ten steps an epoch
+NOW = Now(epoch=1, step=12, rate=1234.5, terms={"ce": 0.51234}, pairs=[30, 4, 8, 900], accuracy="valid plain 50.0%")
+
+
+def display(terminal):
+    file = io.StringIO()
+    return Display(CONFIG, TRAINING, Console(file=file, force_terminal=terminal, width=160)), file
+
+
+def test_a_terminal_gets_a_panel_with_everything(monkeypatch):
+    monkeypatch.setattr(progress, "REFRESH", 0.0)
+    shown, file = display(terminal=True)
+    with shown:
+        shown.begin(2)
+        shown.show(NOW)
+    text = file.getvalue()
+    for part in ("ce, seed 3", "epoch 2/4", "step 12/40", "1,234 images/s", "left", "ce 0.5123", "valid plain 50.0%"):
+        assert part in text
+    assert "same label 30 aligned 4 conflicting, other label 8 aligned 900 conflicting" in text
+
+
+def test_elsewhere_nothing_is_drawn_and_lines_are_plain():
+    shown, file = display(terminal=False)
+    with shown:
+        shown.begin(0)
+        shown.show(NOW)
+        assert not shown.due()
+        shown.say(shown.line())
+    text = file.getvalue()
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+    assert text.startswith("epoch 1/4 step 12/40  ce 0.5123  FairKL pairs: same label 30 aligned")
+
+
+def test_time_left_comes_from_the_steps_of_this_process(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    shown, _ = display(terminal=False)
+    shown.begin(10)  # resumed there
+    clock[0] = 104.0
+    shown.show(Now(step=12))
+    assert "0:56 left" in shown.line()  # 2 s a step, 28 steps
+    shown.show(Now(step=10))
+    assert "? left" in shown.line()
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(59.6, "1:00"), (3661, "1:01:01"), (0, "0:00")])
+def test_clock(seconds, said):
+    assert progress._clock(seconds) == said
+
+
+def test_a_signal_is_a_request_and_the_second_ctrl_c_does_not_wait():
+    before = signal.getsignal(signal.SIGINT)
+    with stop_requests() as stop:
+        assert not stop
+        signal.raise_signal(signal.SIGTERM)
+        assert stop
+        assert stop.number == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_other_threads_train_without_listening():
+    heard = []
+
+    def work():
+        with stop_requests() as stop:
+            heard.append(bool(stop))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert heard == [False]
+
+
+def test_the_allocator_is_asked_only_where_it_can_be(monkeypatch):
+    monkeypatch.setattr(allocator.sys, "platform", "darwin")
+    assert not allocator.keep_memory()
