@@ -53,7 +53,7 @@ types: .venv/.dev
 
 test: lint types
 	@echo "== pytest"
-	@$(BIN)/python -m pytest -q
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
 quick: .venv/.dev
 	@$(BIN)/python -m pytest -q -m "not slow"

@@ -429,7 +429,7 @@ def configurations(draw):
     )
     folder = {
         "name": "folder",
-        "root": draw(text_values.filter(lambda t: "\0" not in t)),
+        "root": draw(text_values.filter(lambda t: "\0" not in t and t != "none")),
         **draw(
             st.fixed_dictionaries(
                 {},
