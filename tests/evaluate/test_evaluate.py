@@ -37,11 +37,9 @@ class Small(Method):
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
         yield "main", nn.functional.cross_entropy(self.predict(batch.images), batch.labels)
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.head(self.encoder(images))
+    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.encoder(images)
+        return h, self.head(h)
 
 
 def split(seed: int, n: int = 90) -> ArraySplit:
@@ -252,9 +250,9 @@ def test_a_network_that_diverged_is_judged_and_not_an_error(data):
 
 def test_broken_test_features_leave_the_others_alone(data):
     class Fragile(Small):
-        def features(self, images: Tensor) -> Tensor:
-            h = super().features(images)
-            return h.index_fill(0, torch.tensor([2]), torch.nan) if len(h) == 30 else h
+        def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+            h, logits = super().inspect(images)
+            return h.index_fill(0, torch.tensor([2]), torch.nan) if len(h) == 30 else h, logits
 
     found = evaluate(Fragile(), data, test=split(5, n=30), resamples=10)
     for name in ("probe", "knn"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairmargin.batch import Batch
+from fairmargin.batch import Batch, DataInfo
 from fairmargin.data.views import Views
 from fairmargin.networks import Encoder
 
@@ -36,6 +36,9 @@ class Method(nn.Module, ABC):
     sampler = "shuffled"  # what an epoch is made of, unless the configuration says otherwise
     second: SecondStream | None = None
 
+    encoder: Encoder
+    classifier: nn.Linear
+
     def __init__(self) -> None:
         super().__init__()
         self.terms: dict[str, Tensor] = {}  # of the last step, detached, for the log
@@ -58,17 +61,27 @@ class Method(nn.Module, ABC):
     def finish(self, sweep: Sweep) -> None:
         """After the last step."""
 
-    @abstractmethod
-    def features(self, images: Tensor) -> Tensor:
-        """[N, D] that evaluation looks at."""
-
-    @abstractmethod
-    def predict(self, images: Tensor) -> Tensor:
-        """Logits [N, K]."""
-
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(features, logits); override where one pass gives both."""
-        return self.features(images), self.predict(images)
+        """(features [N, D] that evaluation looks at, logits [N, K]): of `encoder` and `classifier`, unless overridden here.
+
+        `features` and `predict` follow from it, so that no two of them can disagree.
+        """
+        h = self.encoder(images)
+        return h, self.classifier(h)
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.inspect(images)[0]
+
+    def predict(self, images: Tensor) -> Tensor:
+        return self.inspect(images)[1]
+
+
+def require_bias(name: str, info: DataInfo, *, instead: str) -> None:
+    if not info.bias_names:
+        raise ValueError(
+            f"{name} needs to know the bias and {info.name} has no bias labels that it may use; "
+            f'give the manifest a "bias" column, or train a method that does without, such as {instead}'
+        )
 
 
 def first_view(images: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import gather
 from fairmargin.losses.inputs import full_precision
-from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
 from fairmargin.methods.lnl import bias_cross_entropy, mean_where_known
 from fairmargin.networks import linear_classifier
 
@@ -34,11 +34,7 @@ class BlindEye(Method):
     def __init__(self, make_encoder: MakeEncoder, info: DataInfo, *, alpha: float = 0.1, bias_steps: int = 1) -> None:
         """`bias_steps`: of the bias classifier for each of the network; pressure from an untrained one means nothing."""
         super().__init__()
-        if not info.bias_names:
-            raise ValueError(
-                f"blind-eye needs to know the bias and {info.name} has no bias labels that it may use; "
-                'give the manifest a "bias" column, or train a method that does without, such as lff'
-            )
+        require_bias("blind-eye", info, instead="lff")
         if bias_steps < 1:
             raise ValueError(f"bias_steps must be at least 1, or the bias classifier never learns; got {bias_steps}")
         self.alpha, self.bias_steps = alpha, bias_steps
@@ -63,13 +59,3 @@ class BlindEye(Method):
         confused = mean_where_known(confusion(self.bias_classifier(h)), b)
         self.terms |= {"cross-entropy": cross_entropy.detach(), "confusion": confused.detach()}
         yield "main", cross_entropy + self.alpha * confused
-
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
-    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.encoder(images)
-        return h, self.classifier(h)

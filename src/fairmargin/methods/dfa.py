@@ -96,13 +96,7 @@ class DFA(Method):
     def _gce(self, logits: Tensor, labels: Tensor) -> Tensor:
         return losses.generalized_cross_entropy(logits, labels, q=self.q, surrogate=self.surrogate)
 
-    def features(self, images: Tensor) -> Tensor:
-        """z_l: the half that should be free of the bias."""
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The features are z_l: the half that should be free of the bias."""
         z_l = self.encoder(images)
         return z_l, self.classifier(torch.cat([z_l, self.bias_encoder(images)], 1))

@@ -21,7 +21,7 @@ from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import from_first_rank, gather
 from fairmargin.evaluate.probe import fit_probe
 from fairmargin.losses.inputs import check_choice, full_precision
-from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
+from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view, require_bias
 from fairmargin.networks import linear_classifier
 
 CHOICES = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # of C, in the released code's order: the first of equals is taken
@@ -85,11 +85,7 @@ class DFR(Method):
         """`inverse_strength` is C, chosen by validation if None. `penalty` "l2": ‖W‖²/(2n·C). `draws` as in the released
         code, which takes 10 with source="train"."""
         super().__init__()
-        if not info.bias_names:
-            raise ValueError(
-                f"dfr needs to know the bias and {info.name} has no bias labels that it may use; "
-                'give the manifest a "bias" column, or train a method that does without, such as jtt'
-            )
+        require_bias("dfr", info, instead="jtt")
         check_choice(source, "source", ("valid", "train"))
         check_choice(penalty, "penalty", ("l1", "l2"))
         if draws < 1 or (inverse_strength is not None and inverse_strength <= 0):
@@ -177,12 +173,6 @@ class DFR(Method):
             return min(float(right[group == g].double().mean()) for g in group.unique())
 
         return max(CHOICES, key=worst_group)
-
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
 
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
         h = self.encoder(images)

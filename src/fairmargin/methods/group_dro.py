@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import gather
 from fairmargin.losses.inputs import full_precision
-from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
 from fairmargin.networks import linear_classifier
 
 
@@ -45,11 +45,7 @@ class GroupDRO(Method):
     ) -> None:
         """`step_size` is η; `adjustment` is C, against the worse generalisation of small groups."""
         super().__init__()
-        if not info.bias_names:
-            raise ValueError(
-                f"group-dro needs to know the bias and {info.name} has no bias labels that it may use; "
-                'give the manifest a "bias" column, or train a method that does without, such as jtt'
-            )
+        require_bias("group-dro", info, instead="jtt")
         if step_size < 0 or adjustment < 0:
             raise ValueError(f"step_size and adjustment must not be negative; got {step_size} and {adjustment}")
         self.step_size, self.biases = step_size, info.num_biases
@@ -75,13 +71,3 @@ class GroupDRO(Method):
         loss = (v * losses).sum()
         self.terms = {"group-dro": loss.detach(), "worst group": losses.detach().max(), "largest weight": v.max()}
         yield "main", loss
-
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
-    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.encoder(images)
-        return h, self.classifier(h)

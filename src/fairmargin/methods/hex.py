@@ -118,12 +118,6 @@ class HEX(Method):
         kept = torch.rand(h.shape, generator=torch.Generator().manual_seed(seed)) >= self.dropout
         return h * kept.to(h.device) / (1 - self.dropout)
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
         h = self.encoder(images)
         return h, self.common(F.pad(h / self.norms, (0, TEXTURE)))  # F_P

@@ -85,12 +85,6 @@ class JTT(Method):
         self.terms = {"main": loss.detach(), "share in the error set": self.wrong.double().mean()}
         yield "main", loss
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[0]
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
         encoder, classifier = self._learning()
         h = encoder(images)

@@ -86,16 +86,6 @@ class LearnedMixin(Method):
     def _biased(self, images: Tensor) -> Tensor:
         return full_precision(self.bias_classifier(self.bias_encoder(images)))
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
-    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.encoder(images)
-        return h, self.classifier(h)
-
 
 def mixed_losses(logits: Tensor, trust: Tensor, log_bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """CE(log p_f + t·log p_g, y) and H(softmax(t·log p_g)); `trust` is t [N, 1], `log_bias` log p_g [N, K]."""

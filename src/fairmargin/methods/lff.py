@@ -98,13 +98,3 @@ class LfF(Method):
         self.terms = {"bias": bias.detach(), "main": main.detach(), "weight": W.mean()}
         yield "bias", bias
         yield "main", main
-
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
-    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.encoder(images)
-        return h, self.classifier(h)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import gather
 from fairmargin.losses.inputs import check_choice, full_precision
-from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
 from fairmargin.networks import MLP, BagNet18, Encoder, ResNet, SimpleConvNet, linear_classifier
 
 
@@ -87,11 +87,7 @@ class LNL(Method):
         """`predictor`: "half", a second half like the network's own; "linear", on the average over positions; "auto",
         Hong & Yang's choice: linear for residual networks."""
         super().__init__()
-        if not info.bias_names:
-            raise ValueError(
-                f"lnl needs to know the bias and {info.name} has no bias labels that it may use; "
-                'give the manifest a "bias" column, or train a method that does without, such as lff'
-            )
+        require_bias("lnl", info, instead="lff")
         check_choice(predictor, "predictor", ("auto", "half", "linear"))
         self.lambda_, self.reversal = lambda_, reversal
         encoder = make_encoder()
@@ -133,14 +129,8 @@ class LNL(Method):
         yield "main", -self.reversal * reversed_ + still
         yield "predictor", predicted
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.rest(self.trunk(images))
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.features(images)
+        h = self.rest(self.trunk(images))
         return h, self.classifier(h)
 
     def _after_the_cut(self) -> list[nn.Parameter]:

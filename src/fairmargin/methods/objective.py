@@ -102,12 +102,6 @@ class Objective(Method):
             self.terms["probe"] = probe.detach()
             yield "probe", probe
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
         h = self.encoder(images)
         return h, self.classifier(self._classified(h))

@@ -86,16 +86,6 @@ class ReBias(Method):
         sigma_f, sigma_g = self.sigmas.tolist()
         return losses.hsic(h_f, h_g, sigma_x=sigma_f, sigma_y=sigma_g)
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
-    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.encoder(images)
-        return h, self.classifier(h)
-
 
 @torch.no_grad()
 def median_distance(features: Tensor, otherwise: Tensor) -> Tensor:

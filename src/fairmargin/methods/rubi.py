@@ -65,16 +65,6 @@ class RUBi(Method):
         self.terms = {"bias": bias.detach(), "main": main.detach(), "mask": mask.detach()}
         yield "main", main + self.weight * mask
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.encoder(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.inspect(images)[1]
-
-    def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.encoder(images)
-        return h, self.classifier(h)
-
 
 def masked_losses(logits: Tensor, mask: Tensor, after_mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """CE(f ⊙ sigmoid(c), y), which reaches f and A, and CE(A₂(c), y), which reaches A and A₂; `after_mask` is A₂(c)."""

@@ -83,12 +83,6 @@ class SINProxy(Method):
         chosen = (u < self.probability)[mine].to(images.device)
         return torch.where(chosen[:, None, None, None], new, images)
 
-    def features(self, images: Tensor) -> Tensor:
-        return self.network.features(images)
-
-    def predict(self, images: Tensor) -> Tensor:
-        return self.network.predict(images)
-
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return self.network.inspect(images)
 
