@@ -12,7 +12,8 @@ def test_receptive_field(kernel_size, reach):
     net = SimpleConvNet(kernel_size).eval()
     x = torch.randn(1, 3, 28, 28, requires_grad=True)
     net.maps(x)[0, :, 14, 14].sum().backward()
-    moved = x.grad.abs().sum(1)[0].nonzero()  # [pixels, 2]
+    pull = x.grad.abs().sum(1)[0]
+    moved = (pull > 1e-5 * pull.max()).nonzero()  # [pixels, 2]; less is rounding
     assert moved.amin(0).tolist() == [14 - reach] * 2
     assert moved.amax(0).tolist() == [14 + reach] * 2
 

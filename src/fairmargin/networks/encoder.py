@@ -6,8 +6,9 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fairmargin.losses.inputs import check_choice
+from fairmargin.networks.convolution import mean_over_positions
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": lambda: nn.ReLU(inplace=True), "tanh": nn.Tanh}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 def activation(name: str) -> nn.Module:
@@ -30,7 +31,7 @@ class Encoder(nn.Module):
                 f"{type(self).__name__} takes images [N, C, H, W]; got {list(images.shape)}. "
                 "Put several views in one batch with images.flatten(0, 1), one image with image[None]"
             )
-        return self.maps(images).mean((2, 3))  # [N, dim]
+        return mean_over_positions(self.maps(images))  # [N, dim]
 
     def init_convolutions(self, fan: Literal["fan_in", "fan_out"] = "fan_out") -> None:
         """Weights from N(0, 2/fan) (He et al., ICCV 2015). Biases and batch norms keep PyTorch's defaults."""

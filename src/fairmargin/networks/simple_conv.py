@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from fairmargin.networks.convolution import BatchNorm2d, Conv2d
 from fairmargin.networks.encoder import Encoder, activation
 
 
@@ -30,8 +31,8 @@ class SimpleConvNet(Encoder):
         self.blocks = nn.Sequential(
             *(
                 nn.Sequential(
-                    nn.Conv2d(before, width, kernel_size, stride=step, padding=kernel_size // 2),
-                    nn.BatchNorm2d(width),
+                    Conv2d(before, width, kernel_size, stride=step, padding=kernel_size // 2),
+                    BatchNorm2d(width),
                     activation(name),
                 )
                 for before, width, step, name in zip(inputs, widths, strides, activations, strict=True)

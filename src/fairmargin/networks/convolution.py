@@ -1,0 +1,229 @@
+"""Convolutions with large kernels on a CPU: the same numbers from several times fewer operations.
+
+A "same" convolution with an odd kernel k = 2r + 1 is, along one axis of n pixels,
+
+    y[p] = Σ_j w[j] x[p + j − r],   p = 0 … n−1,  j = 0 … k−1,  x = 0 outside
+
+Circular indices modulo L = n + r give the same y: p + j − r runs from −r to n + r − 1, and the r zeros behind the image
+serve both sides. A circular sum is a product of spectra, so in two dimensions, for each pair of frequencies (u, v),
+
+    Y[o, n] = Σ_c G[o, c] X[c, n],   X = Σ_pq x[p, q] e^(−2πi(up + vq)/L),   G = Σ_jl w[j, l] e^(+2πi(u(j−r) + v(l−r))/L)
+
+is a complex matrix product over channels: four real ones. Real images need only u = 0 … L/2. Of 28×28 positions times 49
+taps, 38,416 multiplications for each pair of channels, 4 · 16 · 31 = 1,984 remain.
+
+The transforms are products with small matrices of cosines and sines, along one axis and then the other. With pixels in
+the memory order [H, W, C, N] neither they nor the products over channels need anything rearranged. So that layers do not
+rearrange either, results keep that order behind the usual shape [N, C, H, W]; `BatchNorm2d` here reads it as it is.
+
+Gradients are the adjoint of each step: with x̂ = A x, ŷ = G x̂, y = S ŷ they are dŷ = Sᵀ dy, dx̂ = Gᴴ dŷ, dG = dŷ x̂ᴴ,
+dx = Aᵀ dx̂. x̂ is computed again in the backward pass: that takes a tenth of the time, and keeping it would take more
+memory than the activations.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairmargin.losses.inputs import check_choice
+
+Algorithm = Literal["auto", "direct", "spectral"]
+WORTH = 1.6  # times fewer multiplications pay: small products and transforms reach half the rate of direct convolutions
+
+
+class Conv2d(nn.Conv2d):
+    """`nn.Conv2d` that takes the faster of two exact ways, by shape; on a GPU always PyTorch's own.
+
+    Args:
+        algorithm: "auto" chooses; "direct" is PyTorch's; "spectral" insists, and refuses what it cannot do.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        algorithm: Algorithm = "auto",
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding)
+        check_choice(algorithm, "algorithm", ("auto", "direct", "spectral"))
+        self.algorithm = algorithm
+        if algorithm == "spectral" and (why := self._impossible()):
+            raise ValueError(f"a spectral convolution {why}; choose algorithm=auto")
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self._spectral(images):
+            return spectral_conv2d(images, self.weight, self.bias)
+        return super().forward(images)
+
+    def _spectral(self, images: Tensor) -> bool:
+        if self.algorithm != "auto":
+            return self.algorithm == "spectral"
+        if images.device.type != "cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+            return False
+        if self._impossible() or images.dtype not in (torch.float32, torch.float64) or images.ndim != 4:
+            return False
+        return saving(images.shape, self.out_channels, self.kernel_size[0]) >= WORTH
+
+    def _impossible(self) -> str:
+        """Why this layer has no spectral form, if it has none."""
+        height, width = self.kernel_size
+        if self.stride != (1, 1):
+            return f"has stride 1; got stride {self.stride[0]}"
+        if height != width or height % 2 == 0:
+            return f"has a square kernel of odd size; got {height}×{width}"
+        if self.padding != (height // 2, height // 2):
+            return f"keeps the size of the image, with padding {height // 2} here; got padding {self.padding[0]}"
+        return ""
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """`nn.BatchNorm2d` that reads the memory order of spectral convolutions without a copy."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels = x.permute(2, 3, 1, 0)  # [H, W, C, N]
+        if not pixels.is_contiguous() or x.is_contiguous():
+            return super().forward(x)
+        h, w, c, n = pixels.shape
+        # Statistics are over all but the channel, so positions may stand where samples do.
+        return super().forward(pixels.reshape(h * w, c, n, 1)).view(h, w, c, n).permute(3, 2, 0, 1)
+
+
+def mean_over_positions(maps: Tensor) -> Tensor:
+    """[N, C, H, W] → [N, C], with gradients in the memory order of the maps."""
+    pixels = maps.permute(2, 3, 1, 0)
+    return pixels.mean((0, 1)).T if pixels.is_contiguous() else maps.mean((2, 3))
+
+
+def saving(shape: torch.Size, out_channels: int, kernel_size: int) -> float:
+    """How many times fewer multiplications the spectral way needs for images of `shape` [N, C, H, W]."""
+    n, c, h, w = shape
+    o, k = out_channels, kernel_size
+    u, v = (h + k // 2) // 2 + 1, w + k // 2
+    transforms = (c + o) * n * u * (2 * h * w + 4 * v * w) + c * o * u * (2 * k * k + 4 * v * k)
+    return h * w * k * k * c * o * n / max(4 * u * v * c * o * n + transforms, 1)
+
+
+def spectral_conv2d(images: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.conv2d(images, weight, bias, padding="same") with an odd square kernel, by products of spectra.
+
+    images [N, C, H, W] in any memory order → [N, O, H, W] in the memory order [H, W, O, N]. Differentiable any number of
+    times.
+    """
+    k = weight.shape[-1]
+    if weight.ndim != 4 or weight.shape[2] != k or k % 2 == 0:
+        raise ValueError(f"weight must be [O, C, k, k] with k odd; got {list(weight.shape)}")
+    if images.ndim != 4 or images.shape[1] != weight.shape[1]:
+        raise ValueError(f"images must be [N, {weight.shape[1]}, H, W] for this weight; got {list(images.shape)}")
+    if not images.numel():
+        return F.conv2d(images, weight, bias, padding=k // 2)
+    return _Spectral.apply(images.permute(2, 3, 1, 0), weight.permute(2, 3, 0, 1), bias).permute(3, 2, 0, 1)
+
+
+class _Spectral(torch.autograd.Function):
+    """(x [H, W, C, N], w [k, k, O, C], b [O]) → y [H, W, O, N].
+
+    Written with what autograd knows, from inputs alone, so that a gradient can be differentiated again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, w)
+        t = _transforms(*x.shape[:2], w.shape[0], x.dtype, x.device)
+        xr, xi = _spectrum(x, t.image)  # [UV, C, N]
+        gr, gi = _spectrum(w, t.kernel)  # [UV, O, C]
+        yr = torch.bmm(gr, xr).baddbmm_(gi, xi, alpha=-1)
+        yi = torch.bmm(gr, xi).baddbmm_(gi, xr)
+        del xr, xi
+        if b is not None:  # a constant is the frequency 0
+            yr[0] += b[:, None] * t.area
+        return _pixels(yr, yi, t.result)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        t = _transforms(*x.shape[:2], w.shape[0], x.dtype, x.device)
+        yr, yi = _spectrum(gradients[0], t.result)
+        dx = dw = db = None
+        if ctx.needs_input_grad[1]:
+            xr, xi = (part.transpose(1, 2) for part in _spectrum(x, t.image))
+            dgr = torch.bmm(yr, xr).baddbmm_(yi, xi)
+            dgi = torch.bmm(yi, xr).baddbmm_(yr, xi, alpha=-1)
+            del xr, xi
+            dw = _pixels(dgr, dgi, t.kernel)
+        if ctx.needs_input_grad[0]:
+            gr, gi = (part.transpose(1, 2) for part in _spectrum(w, t.kernel))
+            dxr = torch.bmm(gr, yr).baddbmm_(gi, yi)
+            dxi = torch.bmm(gr, yi).baddbmm_(gi, yr, alpha=-1)
+            dx = _pixels(dxr, dxi, t.image)
+        if ctx.needs_input_grad[2]:
+            db = yr[0].sum(1) * t.area
+        return dx, dw, db
+
+
+class Transform(NamedTuple):
+    """From pixels [h, w] to half a spectrum [U, V], and by the transposed matrices back."""
+
+    rows: Tensor  # [2U, h], real and imaginary parts in turn
+    real: Tensor  # [V, 2w], of columns given as (real part, imaginary part)
+    imaginary: Tensor  # [V, 2w]
+
+
+class Transforms(NamedTuple):
+    image: Transform  # A
+    kernel: Transform
+    result: Transform  # Sᵀ
+    area: int  # pixels with the zeros behind them
+
+
+def _spectrum(x: Tensor, by: Transform) -> tuple[Tensor, Tensor]:
+    """[h, w, P, Q] → real and imaginary part, [UV, P, Q] each."""
+    h, w, p, q = x.shape
+    rows = (by.rows @ x.reshape(h, w * p * q)).view(-1, 2 * w, p * q)  # [U, 2w, PQ]
+    over = lambda matrix: matrix.expand(len(rows), *matrix.shape)
+    return torch.bmm(over(by.real), rows).view(-1, p, q), torch.bmm(over(by.imaginary), rows).view(-1, p, q)
+
+
+def _pixels(real: Tensor, imaginary: Tensor, by: Transform) -> Tensor:
+    """The adjoint of `_spectrum`: two parts [UV, P, Q] → [h, w, P, Q]."""
+    _, p, q = real.shape
+    u, (v, both) = by.rows.shape[0] // 2, by.real.shape
+    over = lambda matrix: matrix.T.expand(u, both, v)
+    columns = torch.bmm(over(by.real), real.view(u, v, p * q))
+    columns = columns.baddbmm_(over(by.imaginary), imaginary.view(u, v, p * q))  # [U, 2w, PQ]
+    return (by.rows.T @ columns.view(2 * u, -1)).view(-1, both // 2, p, q)
+
+
+@lru_cache(maxsize=64)
+def _transforms(h: int, w: int, k: int, dtype: torch.dtype, device: torch.device) -> Transforms:
+    tall, wide = h + k // 2, w + k // 2
+    frequencies = tall // 2 + 1
+
+    def transform(rows: int, columns: int, sign: int, shift: int) -> Transform:
+        cos, sin = _waves(tall, frequencies, rows, sign, shift)
+        both = torch.stack([cos, sin], 1).flatten(0, 1)
+        cos, sin = _waves(wide, wide, columns, sign, shift)
+        return Transform(both, torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1))
+
+    image, kernel = transform(h, w, -1, 0), transform(k, k, 1, -(k // 2))
+    # A frequency u stands for −u too, unless they are the same.
+    twice = torch.tensor([1.0 if u == -u % tall else 2.0 for u in range(frequencies)], dtype=torch.double)
+    result = image._replace(rows=image.rows * twice.repeat_interleave(2)[:, None] / (tall * wide))
+    ready = lambda one: Transform(*(matrix.to(device, dtype) for matrix in one))
+    return Transforms(ready(image), ready(kernel), ready(result), tall * wide)
+
+
+def _waves(length: int, frequencies: int, points: int, sign: int, shift: int) -> tuple[Tensor, Tensor]:
+    """cos and sin of ±2π·u·(p + shift)/length, [frequencies, points]."""
+    turns = (
+        torch.outer(torch.arange(frequencies), torch.arange(points) + shift) % length
+    )  # whole ones would cost digits
+    angle = turns.double() * (sign * 2 * math.pi / length)
+    return angle.cos(), angle.sin()

@@ -1,0 +1,209 @@
+import copy
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fairmargin.networks import SimpleConvNet
+from fairmargin.networks.convolution import BatchNorm2d, Conv2d, saving, spectral_conv2d
+
+LAYERS = [(3, 16), (16, 32), (32, 64), (64, 128)]  # of SimpleConvNet
+
+
+def both(images, weight, bias):
+    """Outputs and gradients of the spectral and of the direct way, the latter in float64."""
+    found = []
+    for function, dtype in ((spectral_conv2d, images.dtype), (partial(F.conv2d, padding="same"), torch.double)):
+        inputs = [t.detach().to(dtype).requires_grad_() for t in (images, weight, bias)]
+        y = function(*inputs)
+        seed = torch.linspace(-1, 1, y.numel(), dtype=torch.double).sin().mul(7).cos().view_as(y)
+        found.append([y.detach(), *torch.autograd.grad(y, inputs, seed.to(dtype))])
+    return zip(*found, strict=True)
+
+
+def drawn(n, c, o, h, w, k, dtype=torch.float32):
+    torch.manual_seed(0)
+    return torch.randn(n, c, h, w, dtype=dtype), torch.randn(o, c, k, k, dtype=dtype), torch.randn(o, dtype=dtype)
+
+
+@pytest.mark.parametrize(("c", "o"), LAYERS)
+@pytest.mark.parametrize("k", [3, 5, 7])
+@pytest.mark.parametrize("side", [28, 14])
+def test_every_layer_is_within_1e_4_of_float64(c, o, k, side):
+    for ours, exact in both(*drawn(3, c, o, side, side, k)):
+        assert float((ours - exact).abs().max()) <= 1e-4 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize(("h", "w"), [(1, 1), (1, 9), (2, 3), (3, 3), (5, 8), (13, 28), (31, 7)])
+@pytest.mark.parametrize("k", [1, 3, 7, 9])
+def test_odd_sizes_and_kernels_larger_than_the_image(h, w, k):
+    for ours, exact in both(*drawn(2, 3, 4, h, w, k, torch.double)):
+        torch.testing.assert_close(ours, exact, rtol=1e-10, atol=1e-11)
+
+
+def test_one_image_by_hand():
+    image = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.double).view(1, 1, 2, 2)
+    kernel = torch.arange(9, dtype=torch.double).view(1, 1, 3, 3)
+    # Top left: 4·1 + 5·2 + 7·3 + 8·4, and the bias.
+    expected = torch.tensor([[67.5, 57.5], [37.5, 27.5]], dtype=torch.double)
+    expected[0, 1] = 3 * 1 + 4 * 2 + 6 * 3 + 7 * 4 + 0.5
+    expected[1, 0] = 1 * 1 + 2 * 2 + 4 * 3 + 5 * 4 + 0.5
+    expected[1, 1] = 0 * 1 + 1 * 2 + 3 * 3 + 4 * 4 + 0.5
+    y = spectral_conv2d(image, kernel, torch.tensor([0.5], dtype=torch.double))
+    torch.testing.assert_close(y[0, 0], expected)
+
+
+def test_gradients_and_their_gradients():
+    inputs = [t.requires_grad_() for t in drawn(2, 2, 3, 4, 5, 3, torch.double)]
+    assert torch.autograd.gradcheck(spectral_conv2d, inputs)
+    assert torch.autograd.gradgradcheck(spectral_conv2d, inputs)
+
+
+def test_without_bias_and_without_gradients_for_some():
+    images, weight, _ = drawn(2, 3, 4, 6, 6, 5, torch.double)
+    torch.testing.assert_close(spectral_conv2d(images, weight), F.conv2d(images, weight, padding=2))
+    y = spectral_conv2d(images, weight.requires_grad_())
+    (dw,) = torch.autograd.grad(y.square().sum(), [weight])
+    (expected,) = torch.autograd.grad(F.conv2d(images, weight, padding=2).square().sum(), [weight])
+    torch.testing.assert_close(dw, expected)
+
+
+def test_memory_order_of_the_input_does_not_matter():
+    images, weight, bias = drawn(3, 4, 5, 6, 7, 3, torch.double)
+    expected = spectral_conv2d(images, weight, bias)
+    assert expected.permute(2, 3, 1, 0).is_contiguous()
+    for other in (
+        images.to(memory_format=torch.channels_last),
+        images.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1),
+    ):
+        torch.testing.assert_close(spectral_conv2d(other, weight, bias), expected)
+
+
+def test_empty_batch():
+    images, weight, bias = drawn(2, 4, 5, 6, 7, 3)
+    y = spectral_conv2d(images[:0].requires_grad_(), weight.requires_grad_(), bias)
+    assert y.shape == (0, 5, 6, 7)
+    y.sum().backward()
+    assert float(weight.grad.abs().sum()) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stride": 2, "padding": 3}, "stride 1; got stride 2"),
+        ({"padding": 0}, "padding 3 here; got padding 0"),
+    ],
+)
+def test_what_has_no_spectral_form_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Conv2d(3, 4, 7, algorithm="spectral", **options)
+
+
+def test_even_kernels_wrong_channels_and_unknown_algorithms_are_refused():
+    with pytest.raises(ValueError, match="odd size; got 4×4"):
+        Conv2d(3, 4, 4, algorithm="spectral", padding=2)
+    with pytest.raises(ValueError, match="k odd"):
+        spectral_conv2d(torch.zeros(1, 3, 8, 8), torch.zeros(4, 3, 4, 4))
+    with pytest.raises(ValueError, match=r"images must be \[N, 3, H, W\]"):
+        spectral_conv2d(torch.zeros(1, 2, 8, 8), torch.zeros(4, 3, 3, 3))
+    with pytest.raises(ValueError, match="spectral"):
+        Conv2d(3, 4, 3, algorithm="spectal")
+
+
+def test_auto_takes_the_spectral_way_where_it_saves_and_only_there():
+    """The layers of SimpleConvNet(7) but the first; no stride; no 1×1 kernels; no half precision."""
+    chosen = lambda layer, x: layer._spectral(x)
+    images = {c: torch.zeros(64, c, 28, 28) for c in (3, 16, 32, 64)}
+    assert [chosen(Conv2d(c, o, 7, padding=3), images[c]) for c, o in LAYERS] == [False, True, True, True]
+    assert not chosen(Conv2d(16, 32, 7, padding=3, stride=2), images[16])
+    assert not chosen(Conv2d(16, 32, 7, padding=0), images[16])
+    assert not chosen(Conv2d(16, 32, 1), images[16])
+    assert not chosen(Conv2d(16, 32, 7, padding=3), images[16].bfloat16())
+    assert not chosen(Conv2d(16, 32, 7, padding=3), images[16].to("meta"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not chosen(Conv2d(16, 32, 7, padding=3), images[16])
+    assert not chosen(Conv2d(16, 32, 7, padding=3, algorithm="direct"), images[16])
+
+
+def test_saving_counts_multiplications():
+    """For many channels and samples the transforms vanish: 28²·49 against 4·16·31 for each pair of channels."""
+    assert saving(torch.Size((10**6, 10**6, 28, 28)), 10**6, 7) == pytest.approx(28 * 28 * 49 / (4 * 16 * 31), rel=1e-3)
+    assert saving(torch.Size((1, 1, 28, 28)), 1, 7) < 1
+
+
+def test_state_of_the_layer_is_that_of_pytorch():
+    ours, theirs = Conv2d(16, 32, 7, padding=3), nn.Conv2d(16, 32, 7, padding=3)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(64, 16, 28, 28)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_either_memory_order(training):
+    torch.manual_seed(0)
+    ours, theirs = BatchNorm2d(4).double().train(training), nn.BatchNorm2d(4).double().train(training)
+    with torch.no_grad():
+        ours.weight.copy_(torch.randn(4)), ours.bias.copy_(torch.randn(4)), ours.running_mean.copy_(torch.randn(4))
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 4, 5, 6, dtype=torch.double)
+    pixels = x.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1).requires_grad_()
+    x.requires_grad_()
+    mine, expected = ours(pixels), theirs(x)
+    torch.testing.assert_close(mine, expected)
+    assert mine.stride() == pixels.stride()
+    seed = torch.randn_like(x)
+    torch.testing.assert_close(torch.autograd.grad(mine, pixels, seed)[0], torch.autograd.grad(expected, x, seed)[0])
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+
+
+def as_stock(net):
+    """The same network, weights included, with PyTorch's own convolutions."""
+    stock = copy.deepcopy(net)
+    for layer in stock.modules():
+        if isinstance(layer, Conv2d):
+            layer.algorithm = "direct"
+    return stock
+
+
+def test_the_network_equals_the_stock_one():
+    torch.manual_seed(0)
+    ours = SimpleConvNet(7).double()
+    stock, x = as_stock(ours), torch.randn(8, 3, 28, 28, dtype=torch.double)
+    h, expected = ours(x), stock(x)
+    torch.testing.assert_close(h, expected, rtol=1e-9, atol=1e-12)
+    for y in (h, expected):
+        y.square().sum().backward()
+    for (name, p), q in zip(ours.named_parameters(), stock.parameters(), strict=True):
+        assert float((p.grad - q.grad).abs().max()) < 1e-9, name
+
+
+@pytest.mark.slow
+def test_two_hundred_steps_of_training_follow_the_stock_ones():
+    """Float32: the losses of both runs stay together until rounding has grown, and end at the same level."""
+    torch.manual_seed(0)
+    # Smooth activations: at a kink of ReLU rounding alone decides which way a unit goes.
+    ours = nn.Sequential(SimpleConvNet(7, last_activation="tanh", widths=(8, 16, 16, 32)), nn.Linear(32, 4))
+    nets = {"ours": ours, "stock": nn.Sequential(as_stock(ours[0]), copy.deepcopy(ours[1]))}
+    colours = torch.randn(4, 3, 1, 1)
+    losses = {}
+    for name, net in nets.items():
+        optimiser = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+        numbers = torch.Generator().manual_seed(1)
+        losses[name] = []
+        for _ in range(200):
+            y = torch.randint(4, (16,), generator=numbers)
+            x = 0.3 * colours[y] + torch.randn(16, 3, 28, 28, generator=numbers)
+            loss = F.cross_entropy(net(x), y)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses[name].append(loss.item())
+    a, b = (torch.tensor(curve) for curve in losses.values())
+    assert float((a[:20] - b[:20]).abs().max()) < 1e-3
+    assert float((a - b).abs().mean()) < 0.02
+    assert a[0] > 1
+    assert a[-20:].mean() < 0.4
+    assert b[-20:].mean() < 0.4
