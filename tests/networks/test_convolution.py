@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fairmargin.networks import SimpleConvNet
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d, saving, spectral_conv2d
+from fairmargin.networks.convolution import BatchNorm2d, Conv2d, saving, spectral_conv2d, unrolled_conv2d
 
 LAYERS = [(3, 16), (16, 32), (32, 64), (64, 128)]  # of SimpleConvNet
 
@@ -113,18 +113,56 @@ def test_even_kernels_wrong_channels_and_unknown_algorithms_are_refused():
 
 
 def test_auto_takes_the_spectral_way_where_it_saves_and_only_there():
-    """The layers of SimpleConvNet(7) but the first; no stride; no 1×1 kernels; no half precision."""
-    chosen = lambda layer, x: layer._spectral(x)
+    """The layers of SimpleConvNet(7) but the first; no stride; no small kernels; no half precision."""
     images = {c: torch.zeros(64, c, 28, 28) for c in (3, 16, 32, 64)}
-    assert [chosen(Conv2d(c, o, 7, padding=3), images[c]) for c, o in LAYERS] == [False, True, True, True]
-    assert not chosen(Conv2d(16, 32, 7, padding=3, stride=2), images[16])
-    assert not chosen(Conv2d(16, 32, 7, padding=0), images[16])
-    assert not chosen(Conv2d(16, 32, 1), images[16])
-    assert not chosen(Conv2d(16, 32, 7, padding=3), images[16].bfloat16())
-    assert not chosen(Conv2d(16, 32, 7, padding=3), images[16].to("meta"))
+    chosen = [Conv2d(c, o, 7, padding=3).choice(images[c]) for c, o in LAYERS]
+    assert chosen == ["direct", "spectral", "spectral", "spectral"]
+    assert Conv2d(16, 32, 7, padding=3, stride=2).choice(images[16]) == "direct"
+    assert Conv2d(16, 32, 7, padding=0).choice(images[16]) == "direct"
+    assert Conv2d(16, 32, 1).choice(images[16]) == "direct"
+    assert Conv2d(64, 128, 3, padding=1).choice(images[64]) == "direct"
+    layer = Conv2d(16, 32, 7, padding=3)
+    assert layer.choice(images[16].bfloat16()) == "direct"
+    assert layer.choice(images[16].to("meta")) == "direct"
     with torch.autocast("cpu", torch.bfloat16):
-        assert not chosen(Conv2d(16, 32, 7, padding=3), images[16])
-    assert not chosen(Conv2d(16, 32, 7, padding=3, algorithm="direct"), images[16])
+        assert layer.choice(images[16]) == "direct"
+
+
+def test_auto_unrolls_maps_smaller_than_the_kernel():
+    layer = Conv2d(16, 32, 3, padding=1, stride=2)
+    sides = (1, 2, 3, 8)
+    assert [layer.choice(torch.zeros(4, 16, n, n)) for n in sides] == ["unrolled", "unrolled", "direct", "direct"]
+    assert Conv2d(16, 32, 1).choice(torch.zeros(4, 16, 1, 1)) == "direct"
+
+
+def test_an_algorithm_that_is_named_is_taken():
+    x = torch.randn(2, 4, 6, 6)
+    layers = {name: Conv2d(4, 5, 3, padding=1, algorithm=name) for name in ("direct", "spectral", "unrolled")}
+    for layer in layers.values():
+        layer.load_state_dict(layers["direct"].state_dict())
+    outputs = {name: layer(x) for name, layer in layers.items()}
+    assert outputs["spectral"].permute(2, 3, 1, 0).is_contiguous()
+    for y in outputs.values():
+        torch.testing.assert_close(y, outputs["direct"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("h", "w"), [(1, 1), (2, 2), (3, 1), (4, 5)])
+@pytest.mark.parametrize(("k", "stride", "padding"), [(1, 1, 0), (3, 1, 1), (3, 2, 1), (5, 2, 2), (2, 1, 1), (7, 3, 3)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_unrolled_equals_direct(h, w, k, stride, padding, biased):
+    images, weight, bias = (t.requires_grad_() for t in drawn(3, 2, 4, h, w, k, torch.double))
+    bias = bias if biased else None
+    ours = unrolled_conv2d(images, weight, bias, stride=stride, padding=padding)
+    direct = F.conv2d(images, weight, bias, stride=stride, padding=padding)
+    torch.testing.assert_close(ours, direct)
+    inputs = [t for t in (images, weight, bias) if t is not None]
+    for a, b in zip(*(torch.autograd.grad(y.square().sum(), inputs) for y in (ours, direct)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_unrolled_refuses_a_kernel_that_does_not_fit():
+    with pytest.raises(ValueError, match="does not fit into 2×2 pixels"):
+        unrolled_conv2d(torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 5, 5))
 
 
 def test_saving_counts_multiplications():

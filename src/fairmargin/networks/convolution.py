@@ -1,6 +1,6 @@
-"""Convolutions with large kernels on a CPU: the same numbers from several times fewer operations.
+"""Convolutions on a CPU: the same numbers from several times fewer operations.
 
-A "same" convolution with an odd kernel k = 2r + 1 is, along one axis of n pixels,
+**Spectral**, for 5×5 kernels and larger. A "same" convolution with an odd kernel k = 2r + 1 is, along one axis of n pixels,
 
     y[p] = Σ_j w[j] x[p + j − r],   p = 0 … n−1,  j = 0 … k−1,  x = 0 outside
 
@@ -19,6 +19,10 @@ rearrange either, results keep that order behind the usual shape [N, C, H, W]; `
 Gradients are the adjoint of each step: with x̂ = A x, ŷ = G x̂, y = S ŷ they are dŷ = Sᵀ dy, dx̂ = Gᴴ dŷ, dG = dŷ x̂ᴴ,
 dx = Aᵀ dx̂. x̂ is computed again in the backward pass: that takes a tenth of the time, and keeping it would take more
 memory than the activations.
+
+**Unrolled**, for maps smaller than the kernel, such as the 2×2 and 1×1 maps at the end of a ResNet-18 on 32×32 images. A
+direct convolution multiplies most of its weights by the zeros around them. Here every pair of an output and an input pixel
+has its weight in one matrix, and the layer is one product with it.
 """
 
 import math
@@ -31,15 +35,17 @@ from torch import Tensor, nn
 
 from fairmargin.losses.inputs import check_choice
 
-Algorithm = Literal["auto", "direct", "spectral"]
+Algorithm = Literal["auto", "direct", "spectral", "unrolled"]
+LARGE = 5  # 3×3 kernels save little, and their networks rearrange memory between layers
 WORTH = 1.6  # times fewer multiplications pay: small products and transforms reach half the rate of direct convolutions
 
 
 class Conv2d(nn.Conv2d):
-    """`nn.Conv2d` that takes the faster of two exact ways, by shape; on a GPU always PyTorch's own.
+    """`nn.Conv2d` that takes the fastest of three exact ways, by shape; on a GPU always PyTorch's own.
 
     Args:
-        algorithm: "auto" chooses; "direct" is PyTorch's; "spectral" insists, and refuses what it cannot do.
+        algorithm: "auto" chooses; "direct" is PyTorch's; "spectral" insists, and refuses what it cannot do; so does
+            "unrolled", which can do everything but needs memory for (pixels of a map)² weights.
     """
 
     def __init__(
@@ -50,37 +56,45 @@ class Conv2d(nn.Conv2d):
         *,
         stride: int = 1,
         padding: int = 0,
+        bias: bool = True,
         algorithm: Algorithm = "auto",
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding)
-        check_choice(algorithm, "algorithm", ("auto", "direct", "spectral"))
+        super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, bias=bias)
+        check_choice(algorithm, "algorithm", ("auto", "direct", "spectral", "unrolled"))
         self.algorithm = algorithm
-        if algorithm == "spectral" and (why := self._impossible()):
+        if algorithm == "spectral" and (why := self._not_spectral()):
             raise ValueError(f"a spectral convolution {why}; choose algorithm=auto")
 
     def forward(self, images: Tensor) -> Tensor:
-        if self._spectral(images):
+        chosen = self.choice(images) if self.algorithm == "auto" else self.algorithm
+        if chosen == "spectral":
             return spectral_conv2d(images, self.weight, self.bias)
+        if chosen == "unrolled":
+            return unrolled_conv2d(images, self.weight, self.bias, stride=self.stride[0], padding=int(self.padding[0]))
         return super().forward(images)
 
-    def _spectral(self, images: Tensor) -> bool:
-        if self.algorithm != "auto":
-            return self.algorithm == "spectral"
-        if images.device.type != "cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
-            return False
-        if self._impossible() or images.dtype not in (torch.float32, torch.float64) or images.ndim != 4:
-            return False
-        return saving(images.shape, self.out_channels, self.kernel_size[0]) >= WORTH
+    def choice(self, images: Tensor) -> Algorithm:
+        """What "auto" takes for these images."""
+        if images.device.type != "cpu" or images.ndim != 4 or images.dtype not in (torch.float32, torch.float64):
+            return "direct"
+        if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+            return "direct"
+        k, (h, w) = self.kernel_size[0], images.shape[2:]
+        if k * k >= WORTH * h * w:
+            return "unrolled"
+        if k >= LARGE and not self._not_spectral() and saving(images.shape, self.out_channels, k) >= WORTH:
+            return "spectral"
+        return "direct"
 
-    def _impossible(self) -> str:
+    def _not_spectral(self) -> str:
         """Why this layer has no spectral form, if it has none."""
-        height, width = self.kernel_size
+        k = self.kernel_size[0]
         if self.stride != (1, 1):
             return f"has stride 1; got stride {self.stride[0]}"
-        if height != width or height % 2 == 0:
-            return f"has a square kernel of odd size; got {height}×{width}"
-        if self.padding != (height // 2, height // 2):
-            return f"keeps the size of the image, with padding {height // 2} here; got padding {self.padding[0]}"
+        if k % 2 == 0:
+            return f"has a kernel of odd size; got {k}×{k}"
+        if self.padding != (k // 2, k // 2):
+            return f"keeps the size of the image, with padding {k // 2} here; got padding {self.padding[0]}"
         return ""
 
 
@@ -125,6 +139,35 @@ def spectral_conv2d(images: Tensor, weight: Tensor, bias: Tensor | None = None) 
     if not images.numel():
         return F.conv2d(images, weight, bias, padding=k // 2)
     return _Spectral.apply(images.permute(2, 3, 1, 0), weight.permute(2, 3, 0, 1), bias).permute(3, 2, 0, 1)
+
+
+def unrolled_conv2d(
+    images: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1, padding: int = 0
+) -> Tensor:
+    """F.conv2d(images, weight, bias, stride, padding) as one product with a matrix [O·H'·W', C·H·W]."""
+    n, c, h, w = images.shape
+    o, k = weight.shape[0], weight.shape[2]
+    taps = _taps(h, w, k, stride, padding, images.device)  # [H', W', H·W]
+    tall, wide, inputs = taps.shape
+    each = F.pad(weight.flatten(2), (0, 1)).index_select(2, taps.flatten())  # [O, C, H'W'·HW]
+    matrix = each.view(o, c, tall * wide, inputs).transpose(1, 2).reshape(o * tall * wide, c * inputs)
+    shift = None if bias is None else bias.repeat_interleave(tall * wide)
+    return F.linear(images.reshape(n, c * inputs), matrix, shift).view(n, o, tall, wide)
+
+
+@lru_cache(maxsize=64)
+def _taps(h: int, w: int, k: int, stride: int, padding: int, device: torch.device) -> Tensor:
+    """Which of the k² weights joins an output to an input pixel, [H', W', H·W]; k², behind them, where none does."""
+    tall, wide = ((side + 2 * padding - k) // stride + 1 for side in (h, w))
+    if tall < 1 or wide < 1:
+        raise ValueError(f"a {k}×{k} kernel with padding {padding} does not fit into {h}×{w} pixels")
+
+    def along(outputs: int, side: int) -> Tensor:
+        return torch.arange(side) - stride * torch.arange(outputs)[:, None] + padding  # [outputs, side]
+
+    row, column = along(tall, h)[:, None, :, None], along(wide, w)[None, :, None, :]
+    inside = (row >= 0) & (row < k) & (column >= 0) & (column < k)
+    return torch.where(inside, row * k + column, k * k).flatten(2).to(device)
 
 
 class _Spectral(torch.autograd.Function):

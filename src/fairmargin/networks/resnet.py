@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.losses.inputs import check_choice
+from fairmargin.networks.convolution import BatchNorm2d, Conv2d
 from fairmargin.networks.encoder import Encoder, activation
 
 
@@ -20,10 +21,10 @@ class BasicBlock(nn.Module):
 
     def __init__(self, in_channels: int, width: int, stride: int, downsample: nn.Module, act: nn.Module) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, width, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.conv1 = Conv2d(in_channels, width, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = BatchNorm2d(width)
+        self.conv2 = Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = BatchNorm2d(width)
         self.downsample = downsample
         self.act = act
 
@@ -41,12 +42,12 @@ class Bottleneck(nn.Module):
     def __init__(self, in_channels: int, width: int, stride: int, downsample: nn.Module, act: nn.Module) -> None:
         super().__init__()
         out = width * self.expansion
-        self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, out, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(out)
+        self.conv1 = Conv2d(in_channels, width, 1, bias=False)
+        self.bn1 = BatchNorm2d(width)
+        self.conv2 = Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = BatchNorm2d(width)
+        self.conv3 = Conv2d(width, out, 1, bias=False)
+        self.bn3 = BatchNorm2d(out)
         self.downsample = downsample
         self.act = act
 
@@ -72,9 +73,7 @@ class PaddedShortcut(nn.Module):
 
 def projected_shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     """Option B of He et al."""
-    return nn.Sequential(
-        nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False), nn.BatchNorm2d(out_channels)
-    )
+    return nn.Sequential(Conv2d(in_channels, out_channels, 1, stride=stride, bias=False), BatchNorm2d(out_channels))
 
 
 SHORTCUTS = {"projection": projected_shortcut, "padding": PaddedShortcut}  # where a block changes the shape
@@ -104,10 +103,10 @@ class ResNet(Encoder):
         check_choice(shortcut, "ResNet shortcut", SHORTCUTS)
         channels = widths[0]
         if stem == "imagenet":
-            self.conv1 = nn.Conv2d(in_channels, channels, 7, stride=2, padding=3, bias=False)
+            self.conv1 = Conv2d(in_channels, channels, 7, stride=2, padding=3, bias=False)
         else:
-            self.conv1 = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
+            self.conv1 = Conv2d(in_channels, channels, 3, padding=1, bias=False)
+        self.bn1 = BatchNorm2d(channels)
         self.relu = activation("relu")
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
         self.stages = [f"layer{i + 1}" for i in range(len(depths))]

@@ -1,0 +1,351 @@
+"""Images per second of training, ours against stock PyTorch loops of the same networks and losses.
+
+    python -m benchmarks.training                 SimpleConvNet(7) and ResNet-18, about ten minutes
+    python -m benchmarks.training --case resnet18 --rounds 3
+    python -m benchmarks.training --scaling       ours at several batch sizes, threads and processes
+
+Contenders, each in a process of its own, a few steps in turn, medians over rounds:
+  fairmargin    the engine behind `fairmargin train`: loader, ε-SupInfoNCE + FairKL, online probe, metrics
+  by hand       the same networks, losses and batches in a plain loop: what the engine itself costs
+  in memory     a stock loop: nn.Conv2d, dense N×N losses, normalised images waiting in memory
+  per image     the same, with images transformed one by one in two worker processes
+Images are random numbers, which are as fast as digits. Run it on an idle machine.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.losses import dense_eps_supinfonce, dense_fairkl
+from fairmargin import allocator, assemble, distributed, losses
+from fairmargin import config as configuration
+from fairmargin.batch import DataInfo
+from fairmargin.data import ArraySplit, Data
+from fairmargin.data.bias import count_cells
+from fairmargin.data.views import HALF, plain
+from fairmargin.interrupt import Request
+from fairmargin.journal import Journal
+from fairmargin.networks import Encoder, build_encoder
+from fairmargin.networks.convolution import Conv2d
+from fairmargin.progress import Display
+from fairmargin.record import RunFolder
+from fairmargin.train import fit
+
+SAMPLES, CLASSES, FOREVER = 5120, 10, 1 << 30
+ALPHA, WEIGHT, RATE, DECAY = 0.1, 1.0, 1e-3, 1e-4
+
+
+@dataclass(frozen=True)
+class Case:
+    network: str
+    side: int
+    steps: int  # in a row, before the next contender's turn
+
+
+CASES = {"simple-conv-7": Case("simple-conv-7", 28, 2), "resnet18": Case("resnet18", 32, 8)}
+Steps = Callable[[int], None]  # train so many steps
+
+
+def random_data(side: int) -> Data:
+    numbers = torch.Generator().manual_seed(0)
+    labels = torch.randint(CLASSES, (SAMPLES,), generator=numbers)
+    bias = torch.where(torch.rand(SAMPLES, generator=numbers) < 0.9, labels, labels.roll(1))
+    pixels = torch.randint(256, (SAMPLES, 3, side, side), dtype=torch.uint8, generator=numbers)
+    names = tuple(map(str, range(CLASSES)))
+    counts = count_cells(labels, bias, CLASSES, CLASSES)
+    info = DataInfo("random", names, names, (3, side, side), counts)
+    train = ArraySplit(pixels, labels, bias)
+    few = train.subset(torch.arange(64))
+    return Data(train, few, few, info, plain(*HALF), plain(*HALF))
+
+
+def fairmargin(case: Case, batch: int) -> Steps:
+    """As run.py does it, but for evaluation and checkpoints, which the others have not."""
+    allocator.keep_memory()
+    data = random_data(case.side)
+    settings = configuration.load(
+        dataset="biased-mnist",
+        network=case.network,
+        method="eps-supinfonce+fairkl",
+        overrides=[f"train.batch_size={batch}", "evaluate.every=0", "train.checkpoint_seconds=1e9"],
+    )
+    training = assemble.training(settings, assemble.method(settings, data), data, torch.device("cpu"))
+    folder = RunFolder(Path(tempfile.mkdtemp()) / "run")
+    folder.create()
+    journal = Journal(folder, settings, data, training, Display(settings, training), Request())
+    journal.begin(["benchmarks.training"])
+
+    def steps(number: int) -> None:
+        fit(training, FOREVER, steps=training.step + number, after_step=journal.after_step)
+
+    return steps
+
+
+def by_hand(case: Case, batch: int) -> Steps:
+    allocator.keep_memory()
+    data = random_data(case.side)
+    encoder = build_encoder(case.network, **({"last_activation": "tanh"} if "simple" in case.network else {}))
+    eps = partial(losses.eps_supinfonce, epsilon=0.25)
+    batches = shuffled(data, batch, lambda pixels: data.train_views(pixels, None))
+    return plain_loop(encoder, eps, partial(losses.fairkl, negatives=True), batches)
+
+
+def in_memory(case: Case, batch: int) -> Steps:
+    data = random_data(case.side)
+    images = data.train_views(data.train.images(torch.arange(SAMPLES)), None)
+    encoder = stock(case)
+    batches = shuffled(data, batch, None, images)
+    return plain_loop(encoder, lambda z, y: dense_eps_supinfonce(z, y, y), dense_fairkl, batches)
+
+
+def per_image(case: Case, batch: int) -> Steps:
+    loader = DataLoader(OneByOne(random_data(case.side)), batch, shuffle=True, num_workers=2, persistent_workers=True)
+
+    def batches() -> Iterator[tuple[Tensor, ...]]:
+        while True:
+            yield from loader
+
+    return plain_loop(stock(case), lambda z, y: dense_eps_supinfonce(z, y, y), dense_fairkl, batches())
+
+
+def stock(case: Case) -> Encoder:
+    """The network with PyTorch's own convolutions and batch norms."""
+    encoder = build_encoder(case.network, **({"last_activation": "tanh"} if "simple" in case.network else {}))
+    for layer in encoder.modules():
+        if isinstance(layer, Conv2d):
+            layer.algorithm = "direct"
+    return encoder
+
+
+class OneByOne(Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """Array to Pillow image to tensor to normalised tensor, as the usual transforms do."""
+
+    def __init__(self, data: Data) -> None:
+        self.split = data.train
+        self.pixels = data.train.images(torch.arange(SAMPLES)).permute(0, 2, 3, 1).numpy()
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor, Tensor]:
+        image = Image.fromarray(self.pixels[i])
+        x = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
+        bias = self.split.bias
+        assert bias is not None
+        return (x - 0.5) / 0.5, self.split.labels[i], bias[i]
+
+
+def shuffled(
+    data: Data, batch: int, views: Callable[[Tensor], Tensor] | None, ready: Tensor | None = None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """(images, labels, bias), from uint8 through `views`, or from images that are `ready`."""
+    split = data.train
+    assert split.bias is not None
+    while True:
+        order = torch.randperm(SAMPLES)
+        for index in order.split(batch):
+            x = ready[index] if ready is not None else views(split.images(index))  # type: ignore[misc]
+            yield x, split.labels[index], split.bias[index]
+
+
+def plain_loop(
+    encoder: Encoder,
+    eps: Callable[[Tensor, Tensor], Tensor],
+    fairkl: Callable[[Tensor, Tensor, Tensor], Tensor],
+    batches: Iterator[tuple[Tensor, ...]],
+) -> Steps:
+    probe = nn.Linear(encoder.dim, CLASSES)
+    main = torch.optim.Adam(encoder.parameters(), lr=RATE, weight_decay=DECAY)
+    second = torch.optim.Adam(probe.parameters(), lr=RATE)
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            x, y, b = next(batches)
+            h = encoder(x)
+            loss = ALPHA * eps(h, y) + WEIGHT * fairkl(h, y, b)
+            main.zero_grad()
+            loss.backward()
+            main.step()
+            probed = F.cross_entropy(probe(F.normalize(h.detach(), dim=1)), y)
+            second.zero_grad()
+            probed.backward()
+            second.step()
+
+    return steps
+
+
+CONTENDERS: dict[str, Callable[[Case, int], Steps]] = {
+    "fairmargin": fairmargin,
+    "by hand": by_hand,
+    "in memory": in_memory,
+    "per image": per_image,
+}
+
+
+def multiplications(case: Case) -> int:
+    """Of one image's forward pass, by direct convolutions."""
+    encoder, found = stock(case), 0
+
+    def count(layer: nn.Conv2d, _: tuple[Tensor, ...], y: Tensor) -> None:
+        nonlocal found
+        found += y.numel() * layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1]
+
+    for layer in encoder.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(count)  # type: ignore[arg-type]
+    with torch.no_grad():
+        encoder.eval()(torch.zeros(1, 3, case.side, case.side))
+    return found
+
+
+def peak() -> float:
+    """Operations per second of the machine's best matrix product."""
+    a, times = torch.randn(2048, 2048), []
+    for _ in range(8):
+        start = time.perf_counter()
+        a @ a
+        times.append(time.perf_counter() - start)
+    return float(2 * 2048**3 / min(times))
+
+
+def serve(name: str, case: Case, batch: int) -> None:
+    """Contender's side: a number of steps comes in, seconds and peak memory go out."""
+    before = memory()
+    steps = CONTENDERS[name](case, batch)
+    steps(2)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        start = time.perf_counter()
+        steps(int(line))
+        print(json.dumps([time.perf_counter() - start, memory() - before]), flush=True)
+
+
+def memory() -> float:
+    """MiB, the most so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class Contender:
+    """The process of one contender, seen from outside."""
+
+    def __init__(self, name: str, case: str, batch: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.training", "--serve", name, "--case", case, "--batch", str(batch)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.seconds: list[float] = []
+        self.memory = 0.0
+        assert self.process.stdout is not None
+        if self.process.stdout.readline().strip() != "ready":
+            raise RuntimeError(f"{name} did not start")
+
+    def turn(self, steps: int) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        seconds, self.memory = json.loads(self.process.stdout.readline())
+        self.seconds.append(seconds / steps)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compare(name: str, batch: int, rounds: int) -> None:
+    case = CASES[name]
+    running = {contender: Contender(contender, name, batch) for contender in CONTENDERS}
+    best = 0.0
+    for _ in range(rounds):
+        for one in running.values():
+            one.turn(case.steps)
+        best = max(best, peak())
+    step = {contender: statistics.median(one.seconds) for contender, one in running.items()}
+    nominal = 2 * 3 * multiplications(case)  # forward, and two products of that size backward
+    print(
+        f"\n{name}, {case.side}×{case.side}, batch {batch}, {torch.get_num_threads()} threads, {rounds} rounds; ",
+        end="",
+    )
+    print(f"best matrix product {best / 1e9:.0f} GFLOP/s\n")
+    print("| | images/s | fairmargin is faster by | direct convolutions it stands for, of peak | peak memory |")
+    print("|---|---|---|---|---|")
+    for contender, one in running.items():
+        one.close()
+        rate = batch / step[contender]
+        ratio = statistics.median(a / b for a, b in zip(one.seconds, running["fairmargin"].seconds, strict=True))
+        print(f"| {contender} | {rate:.1f} | {ratio:.2f} | {rate * nominal / best:.0%} | {one.memory:.0f} MiB |")
+
+
+def scaling(name: str, batches: list[int], rounds: int) -> None:
+    """Ours alone: images per second by batch size, for threads and processes."""
+    print(f"\n{name}: images/s\n")
+    print(f"| threads × processes | {' | '.join(f'batch {batch}' for batch in batches)} |")
+    print(f"|---|{'---|' * len(batches)}")
+    for threads, processes in ((1, 1), (2, 1), (1, 2)):
+        cells = [f"{rate_of(name, batch, threads, processes, rounds):.0f}" for batch in batches]
+        print(f"| {threads} × {processes} | {' | '.join(cells)} |", flush=True)
+
+
+def rate_of(name: str, batch: int, threads: int, processes: int, rounds: int) -> float:
+    launcher = (
+        [] if processes == 1 else ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+    )
+    command = [sys.executable, "-m", *launcher, "benchmarks.training", "--alone", "--case", name]
+    options = ["--batch", str(batch), "--rounds", str(rounds)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def alone(case: Case, batch: int, rounds: int) -> None:
+    """Ours, timed by itself; under torchrun all processes share the batch."""
+    with distributed.processes(torch.device("cpu")):
+        steps, seconds = fairmargin(case, batch), []
+        steps(1)
+        for _ in range(rounds):
+            start = time.perf_counter()
+            steps(2)
+            seconds.append((time.perf_counter() - start) / 2)
+        if distributed.is_first():
+            print(batch / statistics.median(seconds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=CASES, help="one of them; both by default")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    names = [options.case] if options.case else list(CASES)
+    if options.serve:
+        serve(options.serve, CASES[names[0]], options.batch)
+    elif options.alone:
+        alone(CASES[names[0]], options.batch, options.rounds)
+    elif options.scaling:
+        scaling(names[0], [64, 256, 1024], options.rounds)
+    else:
+        for name in names:
+            compare(name, options.batch, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
