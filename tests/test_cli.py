@@ -100,7 +100,7 @@ def test_resume_takes_no_other_options(tmp_path):
     assert "leave the other options out" in result.output
 
 
-@pytest.mark.parametrize(("seeds", "expected"), [("x", "3 or 0,1,2"), ("0", "at least 1")])
+@pytest.mark.parametrize(("seeds", "expected"), [("x", "3, or 0,1,2"), ("0", "at least 1"), (",", "empty")])
 def test_seeds_that_are_none(seeds, expected):
     result = runner.invoke(app, ["compare", "--methods", "ce", "--seeds", seeds])
     assert result.exit_code == 2

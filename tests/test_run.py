@@ -481,6 +481,26 @@ def test_a_method_that_diverges_does_not_stop_a_comparison(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
+def test_comparing_all_methods_leaves_out_those_that_the_dataset_does_not_suit(tmp_path, monkeypatch):
+    from fairmargin.methods import METHODS
+
+    for name in [name for name in METHODS if name not in ("ce", "simclr", "sin")]:
+        monkeypatch.delitem(METHODS, name)
+    options = [word for change in (*SMALL, "train.epochs=1") for word in ("--set", change)]
+    common = ["compare", "--dataset", "biased-mnist-mini", "--out", str(tmp_path), *options, "--seeds", "2"]
+    every = CliRunner().invoke(app, [*common, "--methods", "all"])
+    assert every.exit_code == 0, every.output
+    assert sorted(path.parent.parent.name for path in tmp_path.rglob("result.json")) == ["ce", "ce"]
+    table = (tmp_path / "table.md").read_text("utf-8")
+    assert "- simclr: simclr compares views of one image" in table
+    assert "- sin: sin trains on original and stylised images" in table
+    assert table.count("simclr compares") == 1  # not once for each seed
+    assert "not run: simclr" in every.output
+    named = CliRunner().invoke(app, [*common, "--methods", "simclr,ce"])
+    assert named.exit_code == 2  # who names a method wants it
+
+
+@pytest.mark.slow
 def test_under_torchrun_a_run_is_written_once_and_resumes(tmp_path):
     from tests.test_torchrun import torchrun
 

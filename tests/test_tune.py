@@ -13,6 +13,7 @@ from fairmargin import config as configuration
 from fairmargin import tune as tuning
 from fairmargin.cli import app
 from fairmargin.methods import METHODS
+from fairmargin.methods.base import Unsuited
 from fairmargin.record import RunRecord
 from fairmargin.train import Diverged
 from fairmargin.tune import SPACES, Between, OneOf, OptunaSearch, Trial, space_of, tune, with_settings
@@ -180,6 +181,30 @@ class TestResult:
         assert (
             "# ce: the best of 4 trials, number 1, by validation accuracy (cell-mean): 90.0 %" in found.file.read_text()
         )
+
+    def test_settings_of_all_are_a_file_for_compare(self, monkeypatch, tmp_path):
+        configs = [config("ce"), config("supcon+fairkl")]
+        found = search(monkeypatch, tmp_path / "out", Runs(), configs=configs, trials=2)
+        file = tmp_path / "tuned.toml"
+        file.write_text(tuning.settings(found), "utf-8")
+        for row in found:
+            loaded = configuration.load(file, dataset="planted", method=row.method, overrides=SMALL)
+            expected = with_settings(config(row.method), row.best.settings)
+            assert configuration.difference(loaded, expected) == []
+        assert found[1].best.settings.keys() >= {"optimiser.lr", "method.alpha", "method.lambda", "method.temperature"}
+
+    def test_with_go_on_an_unsuited_method_is_left_out_with_its_reason(self, monkeypatch, tmp_path):
+        def runs(config, folder, *, command):
+            if config.method.name == "sin":
+                raise Unsuited("sin needs stylised images")
+            return Runs()(config, folder, command=command)
+
+        said, configs = [], [config("sin"), config("ce")]
+        found = search(monkeypatch, tmp_path, runs, configs=configs, trials=1, say=said.append, go_on=True)
+        assert [row.method for row in found] == ["ce"]
+        assert "sin is left out: sin needs stylised images" in said
+        with pytest.raises(Unsuited):
+            search(monkeypatch, tmp_path / "again", runs, configs=configs, trials=1)
 
     def test_tables(self, monkeypatch, tmp_path):
         found = search(monkeypatch, tmp_path, Runs())

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +10,21 @@ from rich.table import Table
 
 from fairmargin.config import Config
 from fairmargin.evaluate import NAMES
-from fairmargin.record import RunRecord
+from fairmargin.methods.base import Unsuited
 from fairmargin.run import run
 from fairmargin.train import Diverged
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run of a comparison; `failure` says why there is no result."""
+    """One run of a comparison; `failure` says why there is no result, `refused` that there cannot be one."""
 
     method: str
     seed: int
     folder: Path
     result: dict[str, Any] | None
     failure: str = ""
+    refused: bool = False
 
 
 def compare(
@@ -32,21 +33,33 @@ def compare(
     *,
     command: Sequence[str] = ("fairmargin.compare",),
     say: Callable[[str], None] = lambda text: None,
+    go_on: bool = False,
 ) -> list[Outcome]:
-    """Run each configuration in its own folder under `out`, in turn. A run that diverges does not stop the others."""
+    """Run each configuration in its own folder under `out`, in turn. A run that diverges does not stop the others.
+
+    Args:
+        go_on: nor does a method that this dataset does not suit; its other seeds are left out, and the outcome says why.
+    """
     outcomes = []
+    unsuited: dict[str, str] = {}
     for number, config in enumerate(configs, 1):
-        folder = folder_of(config, out)
-        say(f"[{number}/{len(configs)}] {config.method.name}, seed {config.seed}")
+        method, folder = config.method.name, folder_of(config, out)
+        if method in unsuited:
+            continue
+        say(f"[{number}/{len(configs)}] {method}, seed {config.seed}")
+        outcome = Outcome(method, config.seed, folder, None)
         try:
-            record: RunRecord | None = run(config, folder, command=command)
-            failure = ""
+            outcome = replace(outcome, result=run(config, folder, command=command).result)
         except Diverged as error:
-            record, failure = None, str(error)
-            say(failure)
-        outcomes.append(
-            Outcome(config.method.name, config.seed, folder, record.result if record is not None else None, failure)
-        )
+            outcome = replace(outcome, failure=str(error))
+        except Unsuited as error:
+            if not go_on:
+                raise
+            unsuited[method] = str(error)
+            outcome = replace(outcome, failure=str(error), refused=True)
+        if outcome.failure:
+            say(outcome.failure)
+        outcomes.append(outcome)
     return outcomes
 
 
@@ -67,9 +80,9 @@ class Summary:
 
 
 def summaries(outcomes: Sequence[Outcome], classifier: str = "own") -> list[Summary]:
-    """In the order of the methods' first runs."""
+    """In the order of the methods' first runs, without those that cannot be run."""
     found = []
-    for method in dict.fromkeys(o.method for o in outcomes):
+    for method in dict.fromkeys(o.method for o in outcomes if not o.refused):
         mine = [o for o in outcomes if o.method == method]
         results = [o.result for o in mine if o.result is not None]
         judged = [r["test"][classifier]["accuracy"] for r in results if classifier in r["test"]]
@@ -114,8 +127,8 @@ def cell(row: Summary, name: str) -> str:
     return f"{row.mean[name]:.1f}" + (f" ± {std:.1f}" if std is not None else "")
 
 
-def markdown(rows: Sequence[Summary]) -> str:
-    """The same table for a file."""
+def markdown(rows: Sequence[Summary], outcomes: Sequence[Outcome] = ()) -> str:
+    """The same table for a file, and what is not in it."""
     names = [name for name in NAMES if any(name in row.mean for row in rows)]
     lines = [
         f"| method | {' | '.join(names)} | seeds | seconds |",
@@ -125,4 +138,5 @@ def markdown(rows: Sequence[Summary]) -> str:
             for row in rows
         ),
     ]
-    return "\n".join(lines) + "\n"
+    missing = [f"- {o.method}{'' if o.refused else f', seed {o.seed}'}: {o.failure}" for o in outcomes if o.failure]
+    return "\n".join([*lines, *(["", "Not in the table:", "", *missing] if missing else [])]) + "\n"

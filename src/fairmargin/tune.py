@@ -24,6 +24,7 @@ from fairmargin import assemble, toml_text
 from fairmargin import config as configuration
 from fairmargin.checkpoint import write_atomically
 from fairmargin.config import Config, MethodConfig
+from fairmargin.methods.base import Unsuited
 from fairmargin.record import RunRecord
 from fairmargin.run import run
 from fairmargin.train import Diverged
@@ -205,6 +206,7 @@ def tune(
     command: Sequence[str] = ("fairmargin.tune",),
     say: Callable[[str], None] = lambda text: None,
     search: Callable[[Path, Space, Mapping[str, Any], int], Search] = OptunaSearch,
+    go_on: bool = False,
 ) -> list[Tuned]:
     """Search for each configuration's method in turn, in a folder of its own under `out`.
 
@@ -213,6 +215,7 @@ def tune(
         trials: for each method, finished ones included.
         seeds: every trial is trained with each of them.
         seed: of the suggestions.
+        go_on: a method that this dataset does not suit is left out, and `say` says why; else it is an error.
     """
     if trials < 1:
         raise ValueError(f"trials must be at least 1; got {trials}")
@@ -220,26 +223,43 @@ def tune(
         raise ValueError("trials follow one another in one process; start fairmargin tune without torchrun")
     found = []
     for config in configs:
-        method = config.method.name
-        folder, space = out / method, space_of(method)
-        accuracy = _accuracy(config)
-        _claim(folder, config, seeds)
-        searching = search(folder / "trials.log", space, _standing(config, space), seed)
-        while (number := len(searching.finished())) < trials:
-            trial = searching.next()
-            shown = ", ".join(f"{key}={toml_text.value(value)}" for key, value in trial.settings.items())
-            say(f"{method}, trial {number + 1} of {trials}: {shown}")
-            searching.tell(trial, _value(config, accuracy, trial, folder, seeds, command, say))
-        found.append(_conclude(config, accuracy, searching.finished(), folder))
-        say(f"{method}: {found[-1].file}")
+        try:
+            found.append(_tune_one(config, out / config.method.name, trials, seeds, seed, command, say, search))
+            say(f"{config.method.name}: {found[-1].file}")
+        except Unsuited as error:
+            if not go_on:
+                raise
+            say(f"{config.method.name} is left out: {error}")
     return found
+
+
+def _tune_one(
+    config: Config,
+    folder: Path,
+    trials: int,
+    seeds: Sequence[int],
+    seed: int,
+    command: Sequence[str],
+    say: Callable[[str], None],
+    search: Callable[[Path, Space, Mapping[str, Any], int], Search],
+) -> Tuned:
+    method, accuracy = config.method.name, _accuracy(config)
+    space = space_of(method)
+    _claim(folder, config, seeds)
+    searching = search(folder / "trials.log", space, _standing(config, space), seed)
+    while (number := len(searching.finished())) < trials:
+        trial = searching.next()
+        shown = ", ".join(f"{key}={toml_text.value(value)}" for key, value in trial.settings.items())
+        say(f"{method}, trial {number + 1} of {trials}: {shown}")
+        searching.tell(trial, _value(config, accuracy, trial, folder, seeds, command, say))
+    return _conclude(config, accuracy, searching.finished(), folder)
 
 
 def _accuracy(config: Config) -> str:
     """Of the validation samples, which one chooses; refuse a dataset without them, and a method that has learnt them."""
     option, value, instead = FITTED_TO_VALIDATION.get(config.method.name, ("", None, ""))
     if option and _values(config)[f"method.{option}"] == value:
-        raise ValueError(
+        raise Unsuited(
             f'{config.method.name} with {option}="{value}" learns from the validation samples, so they cannot choose its '
             f"settings; {instead}"
         )
@@ -327,6 +347,16 @@ def _conclude(config: Config, accuracy: str, trials: list[Trial], folder: Path) 
     )
     write_atomically(file, (text + configuration.dump(with_settings(config, best.settings))).encode("utf-8"))
     return Tuned(config.method.name, accuracy, trials, best, file)
+
+
+def settings(found: Sequence[Tuned]) -> str:
+    """TOML with the best settings of every method, which "fairmargin compare" takes as its file."""
+    nested: dict[str, Any] = {}
+    for row in found:
+        for key, value in row.best.settings.items():
+            section, _, name = key.partition(".")
+            nested.setdefault(row.method, {}).setdefault(section, {})[name] = value
+    return toml_text.document({"methods": nested})
 
 
 def table(found: Sequence[Tuned]) -> Table:
