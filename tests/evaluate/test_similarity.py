@@ -196,3 +196,21 @@ def test_errors_say_what_was_given(measure):
         measure(x, y, b[:3])
     with pytest.raises(ValueError, match="NaN or inf"):
         measure(x * torch.nan, y, b)
+
+
+def test_ordering_by_class_is_that_of_its_anchors():
+    """Class 0 is ordered by the bias and class 1 is not; the whole lies between, weighted by anchors."""
+    x, y, b = wholly_biased(1.0, 2.0)
+    found = ordering(x, y, b)
+    assert [one["label"] for one in found["classes"]] == sorted(set(y.tolist()))
+    size = torch.bincount(y).double()
+    for k, link in enumerate(found["links"]):
+        own = torch.tensor([one["shares"][k] for one in found["classes"]])
+        assert link["share"] == pytest.approx(float((own * size).sum() / size.sum()))
+    torch.manual_seed(0)
+    x = torch.randn(40, 6)
+    y, b = torch.arange(40) % 2, torch.arange(40) // 2 % 2
+    x[y == 0] = torch.nn.functional.one_hot(b[y == 0], 6).float() + 0.01 * x[y == 0]
+    first = [one["shares"][0] for one in ordering(x, y, b)["classes"]]
+    assert first[0] == 1
+    assert abs(first[1] - 0.5) < 0.2

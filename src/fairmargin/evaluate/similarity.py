@@ -72,28 +72,33 @@ def ordering(
     mean over the anchors that have pairs in both sets: 1 is total order and 0.5 none. "total" is the share of wholly
     ordered anchors (the largest distance of each set at most the smallest of the next) among those with pairs in all
     four sets. `epsilon` is a margin on the cosine and enters the middle link only; elsewhere it cancels. None stands
-    where no anchor has the pairs. Ready for JSON: {"links": [{"closer", "farther", "share"}], "total"}.
+    where no anchor has the pairs. Ready for JSON: {"links": [{"closer", "farther", "share"}], "total", "classes":
+    [{"label", "shares", "total"}]}, the last for the anchors of each label.
     """
     z, y, b = _drawn(features, labels, bias, most, seed)
     margins = (0.0, epsilon, 0.0)
-    shares: list[list[Tensor]] = [[], [], []]
-    whole = []
+    parts = []
     for s, which in _blocks(z, y, b):
         s = s.round(decimals=DECIMALS)
         ordered = torch.ones(len(s), dtype=torch.bool)
+        shares = []
         for k, margin in enumerate(margins):
             closer, farther = which == k, which == k + 1
             lowered = (s - margin).round(decimals=DECIMALS)
             usable = closer.any(1) & farther.any(1)
-            shares[k].append(_share(lowered, s, closer, farther)[usable])
+            shares.append(_share(lowered, s, closer, farther).masked_fill(~usable, torch.nan))
             nearest_end = lowered.masked_fill(~closer, torch.inf).amin(1)
             ordered &= usable & (nearest_end >= s.masked_fill(~farther, -torch.inf).amax(1))
         complete = torch.stack([(which == k).any(1) for k in range(ITSELF)]).all(0)
-        whole.append(ordered[complete].double())
-    links = [
-        {"closer": SETS[k], "farther": SETS[k + 1], "share": _mean(torch.cat(parts))} for k, parts in enumerate(shares)
-    ]
-    return {"links": links, "total": _mean(torch.cat(whole))}
+        parts.append(torch.stack([*shares, ordered.double().masked_fill(~complete, torch.nan)], 1))
+    anchors = torch.cat(parts)  # [samples, 3 links and the whole], NaN where an anchor has not the pairs
+    *found, total = _means(anchors)
+    links = [{"closer": SETS[k], "farther": SETS[k + 1], "share": share} for k, share in enumerate(found)]
+    classes = []
+    for label in y.unique().tolist():
+        *own, whole = _means(anchors[y == label])
+        classes.append({"label": label, "shares": own, "total": whole})
+    return {"links": links, "total": total, "classes": classes}
 
 
 def _drawn(features: Tensor, labels: Tensor, bias: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,5 +147,6 @@ def _share(lowered: Tensor, s: Tensor, closer: Tensor, farther: Tensor) -> Tenso
     return (before * closer).sum(1).double() / (2 * closer.sum(1) * farther.sum(1))
 
 
-def _mean(values: Tensor) -> float | None:
-    return float(values.double().mean()) if len(values) else None
+def _means(columns: Tensor) -> list[float | None]:
+    """Of each column, over the rows that have a value."""
+    return [float(c[~c.isnan()].mean()) if bool((~c.isnan()).any()) else None for c in columns.unbind(1)]
