@@ -1,19 +1,23 @@
 """From a configuration to the things it names: folder, device, data, method, and everything that trains it."""
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from fairmargin import captured, distributed, optimise, toml_text
 from fairmargin import data as datasets
-from fairmargin import distributed, optimise
-from fairmargin.config import Config, difference, load_resolved
-from fairmargin.data import ArraySplit, Data, FileSplit, Split
+from fairmargin.batch import DataInfo
+from fairmargin.config import Config, difference, load, load_resolved
+from fairmargin.data import Data, Split
+from fairmargin.data.bias import count_cells
 from fairmargin.data.loader import Loader
 from fairmargin.data.options import keywords
 from fairmargin.data.samplers import (
@@ -47,6 +51,7 @@ def device(name: str) -> torch.device:
 
 
 OTHER = 1 << 32  # beyond every seed of a run: the second stream has numbers of its own
+CLUSTERED = "all"  # unless told otherwise: a cluster is then the same shortcut in every class (docs/scores.md)
 HARMLESS = (  # a run may be continued with other values of these
     "data.root",
     "train.device",
@@ -94,11 +99,91 @@ def data(config: Config) -> Data:
     return built
 
 
-def method(config: Config, data: Data) -> Method:
-    """With weights that depend on the seed alone."""
+@dataclass(frozen=True)
+class Known:
+    """What a method may know of the bias: `data.bias`. Evaluation keeps to the dataset's own labels."""
+
+    info: DataInfo
+    splits: dict[str, Split]  # "train" and "valid", with these bias labels and no others
+    features: dict[str, Tensor] = field(default_factory=dict)  # of the splits; empty: none
+
+
+def known(config: Config, data: Data) -> Known:
     info = replace(data.info, train_size=len(data.train))
+    splits = {"train": data.train, "valid": data.valid}
+    if config.data.bias == "labels":
+        return Known(info, splits)
+    info = replace(info, bias_names=(), counts=info.counts[:, :0])
+    hidden = {name: _relabelled(split, None) for name, split in splits.items()}
     if config.data.bias == "none":
-        info = replace(info, bias_names=(), counts=info.counts[:, :0])
+        return Known(info, hidden)
+    features = _scores(config, data)
+    if config.data.bias == "scores":
+        return Known(replace(info, bias_features=features["train"].shape[1]), hidden, features)
+    of, names = config.data.clusters_of or CLUSTERED, _cluster_names(config, info)
+    labels = {name: split.labels for name, split in splits.items()}
+    found = captured.cluster(features, labels, len(names), of=of, seed=config.seed)
+    found = distributed.from_first_rank(found)  # the same for all, should machines round differently
+    counts = count_cells(data.train.labels, found["train"], info.num_classes, len(names))
+    pseudo = {name: _relabelled(split, found[name]) for name, split in splits.items()}
+    return Known(replace(info, bias_names=names, counts=counts), pseudo)
+
+
+def _relabelled(split: Any, bias: Tensor | None) -> Split:
+    if not is_dataclass(split):
+        raise TypeError(f"the bias labels of a {type(split).__name__} cannot be exchanged; make it a dataclass")
+    relabelled: Any = replace(split, bias=bias)  # type: ignore[type-var]
+    return relabelled
+
+
+def _cluster_names(config: Config, info: DataInfo) -> tuple[str, ...]:
+    of = config.data.clusters_of or CLUSTERED
+    number = captured.number_of_clusters(config.data.clusters, of, info.num_classes)
+    return tuple(f"cluster {k}" for k in range(number))
+
+
+def _scores(config: Config, data: Data) -> dict[str, Tensor]:
+    """The features that data.scores holds for these samples."""
+    given = config.data.scores
+    file = captured.locate(given, config.data.name, config.seed)
+    if not file.is_file():
+        out = "" if given is None else f" --out {shlex.quote(str(file.parent))}"
+        raise ValueError(
+            f"--bias {config.data.bias} needs {file}, and there is no such file. Make it: {_scores_command(config)}{out}"
+        )
+    found = captured.read(file)
+    seed = None if given == file else config.seed  # whoever names the file itself means it
+    if why := captured.mismatch(found, data, seed):
+        raise ValueError(
+            f"{file} belongs to something else: {why}. Make others: {_scores_command(config)} --out OTHER, "
+            "and train with --set data.scores=OTHER"
+        )
+    return captured.features(found, config.data.score_features or "raw")
+
+
+def _scores_command(config: Config) -> str:
+    """What makes the scores of this run's data."""
+    chosen = config.data
+    dataset = str(chosen.root) if chosen.name == "folder" else chosen.name
+    usual = load(dataset=dataset, method=config.method.name).data.options
+    changes = {f"data.{key}": value for key, value in chosen.options.items() if usual.get(key) != value}
+    if chosen.root is not None and chosen.name != "folder":
+        changes["data.root"] = str(chosen.root)
+    words = ["fairmargin", "scores", "--dataset", dataset, "--seed", str(config.seed)]
+    words += [word for key, value in changes.items() for word in ("--set", f"{key}={toml_text.value(value)}")]
+    return shlex.join(words)
+
+
+def method(config: Config, data: Data, *, weights_follow: bool = False) -> Method:
+    """With weights that depend on the seed alone. If others are loaded into it afterwards, it needs no scores."""
+    if weights_follow and config.data.bias in ("scores", "clusters"):
+        info = replace(data.info, train_size=len(data.train), bias_names=(), bias_features=1)
+        if config.data.bias == "clusters":
+            info = replace(info, bias_names=_cluster_names(config, info), bias_features=0)
+        # What the training made of its counts comes with the weights.
+        info = replace(info, counts=torch.ones(info.num_classes, info.num_biases, dtype=torch.long))
+    else:
+        info = known(config, data).info
     options = {"in_features": torch.Size(info.image_shape).numel()} if config.network.name == "mlp" else {}
     make_encoder = partial(build_encoder, config.network.name, **options | config.network.options)
     torch.manual_seed(config.seed)
@@ -112,20 +197,20 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
             f"{config.method.name} compares samples with each other and train.batch_size={settings.batch_size} leaves "
             f"nothing to compare; give it at least {method.least_batch}, and better some hundreds"
         )
-    splits = {"train": data.train, "valid": data.valid}
-    if config.data.bias == "none":
-        splits = {name: _without_bias(split) for name, split in splits.items()}
+    seen = known(config, data)
+    splits, features = seen.splits, seen.features
 
     def loader_of(views: Views, sampler: str, batch_size: int, drop_last: bool, seed: int) -> Loader:
         return Loader(
             splits["train"],
             views,
-            SAMPLERS[sampler](splits["train"], seed),
+            SAMPLERS[sampler]((splits["train"], features.get("train")), seed),
             batch_size,
             device=device,
             seed=seed,
             workers=settings.workers,
             drop_last=drop_last,
+            bias_features=features.get("train"),
             rank=distributed.rank(),
             world_size=distributed.world_size(),
         )
@@ -133,7 +218,15 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
     def sweep(name: str) -> Loader:
         split = splits[name]  # whole on every rank, so that all find out the same
         size = config.evaluate.batch_size
-        return Loader(split, data.eval_views, InOrder(len(split)), size, device=device, workers=settings.workers)
+        return Loader(
+            split,
+            data.eval_views,
+            InOrder(len(split)),
+            size,
+            device=device,
+            workers=settings.workers,
+            bias_features=features.get(name),
+        )
 
     sampler = method.sampler if config.data.sampler == "auto" else config.data.sampler
     rest = len(data.train) % settings.batch_size  # a last batch too small for the method's losses is left out
@@ -167,10 +260,6 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
     )
 
 
-def _without_bias(split: Split) -> Split:
-    return replace(split, bias=None) if isinstance(split, ArraySplit | FileSplit) else split
-
-
 def _player(
     config: Config, name: str, parameters: list[torch.nn.Parameter], differs: Mapping[str, Any]
 ) -> optimise.Player:
@@ -180,19 +269,34 @@ def _player(
     return optimise.player(parameters, optimiser.model_dump(), rate)
 
 
-def _needs_bias(make: Callable[..., Sampler]) -> Callable[[Split, int], Sampler]:
-    def sampler(split: Split, seed: int) -> Sampler:
-        if split.bias is None:
-            raise ValueError("this data.sampler groups samples by bias and the training set has no bias labels")
-        return make(split.labels, split.bias, seed)
+SeenSplit = tuple[Split, Tensor | None]  # with its bias features
+
+
+def _needs_bias(make: Callable[..., Sampler]) -> Callable[[SeenSplit, int], Sampler]:
+    def sampler(seen: SeenSplit, seed: int) -> Sampler:
+        labels, bias = seen[0].labels, seen[0].bias
+        if bias is None:
+            raise ValueError(
+                "this sampler groups samples by bias and the training set has no bias labels that may be used; choose "
+                'another, or make labels: run "fairmargin scores" and train with --bias clusters'
+            )
+        return make(labels, bias, seed)
 
     return sampler
 
 
-SAMPLERS: dict[str, Callable[[Split, int], Sampler]] = {
-    "shuffled": lambda split, seed: Shuffled(len(split), seed),
-    "class-balanced": lambda split, seed: ClassBalanced(split.labels, seed),
+def _weighted(seen: SeenSplit, seed: int) -> Sampler:
+    """Hong & Yang's oversampling: by bias features as with their SoftCon, or by bias labels as with their BiasCon."""
+    split, features = seen
+    if features is not None:
+        return Weighted(captured.rarity(features, split.labels, seed=seed), ratio=10, seed=seed)
+    return _needs_bias(lambda y, b, seed: Weighted(bias_weights(y, b), ratio=10, seed=seed))(seen, seed)
+
+
+SAMPLERS: dict[str, Callable[[SeenSplit, int], Sampler]] = {
+    "shuffled": lambda seen, seed: Shuffled(len(seen[0]), seed),
+    "class-balanced": lambda seen, seed: ClassBalanced(seen[0].labels, seed),
     "group-balanced": _needs_bias(lambda y, b, seed: GroupBalanced(y, b, seed)),
     "bias-aware": _needs_bias(lambda y, b, seed: BiasAware(y, b, seed=seed)),
-    "weighted": _needs_bias(lambda y, b, seed: Weighted(bias_weights(y, b), ratio=10, seed=seed)),
+    "weighted": _weighted,
 }

@@ -17,6 +17,7 @@ class DataInfo:
     counts: Tensor  # [classes, biases] of the training split; samples of unknown bias are not in it
     notes: dict[str, str] = field(default_factory=dict)  # palette, provenance, what was skipped, … for the run record
     train_size: int = 0  # samples of the training split, for methods that keep something for each; a run fills it in
+    bias_features: int = 0  # how many each sample brings from a bias-capturing model; 0: none. Likewise
 
     @property
     def num_classes(self) -> int:

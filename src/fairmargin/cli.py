@@ -5,15 +5,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fairmargin.audit.check import command as check
+from fairmargin.audit.cli import audit
 from fairmargin.data.cli import app as data
 from fairmargin.data.table import BadManifest
 from fairmargin.version import __version__
+
+if TYPE_CHECKING:
+    from fairmargin.config import Config
 
 app = typer.Typer(
     help="Train models that stay right when the shortcut in the training data disappears.",
@@ -23,6 +28,8 @@ app = typer.Typer(
 )
 
 app.add_typer(data, name="data")
+app.command()(audit)
+app.command("check")(check)
 
 WRONG_INPUT, DIVERGED, SIGNAL = 2, 3, 128  # exit codes; SIGNAL plus the number of the one that stopped a run
 
@@ -31,6 +38,9 @@ Dataset = Annotated[
     str | None, typer.Option(help='From "fairmargin list datasets", or the path of a manifest or image folder.')
 ]
 Network = Annotated[str | None, typer.Option(help='From "fairmargin list networks"; else the dataset\'s preset.')]
+Bias = Annotated[
+    str | None, typer.Option(help="What methods see of the bias: labels, none, scores or clusters (docs/scores.md).")
+]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as --set train.epochs=3.")]
 
 
@@ -81,6 +91,7 @@ def train(
     dataset: Dataset = None,
     method: Annotated[str | None, typer.Option(help='From "fairmargin list methods".')] = None,
     network: Network = None,
+    bias: Bias = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/DATASET/METHOD/seed-SEED by default.")] = None,
     changes: Changes = None,
@@ -97,18 +108,24 @@ def train(
 
     with _said_plainly():
         if resume is not None:
-            if file or dataset or method or network or seed is not None or out or changes:
+            if file or dataset or method or network or bias or seed is not None or out or changes:
                 raise ValueError("--resume takes the configuration of its folder; leave the other options out")
             config, folder = configuration.load_resolved(resume / "config.toml"), resume
         else:
             config = configuration.load(
-                file, dataset=dataset, network=network, method=method, seed=seed, overrides=changes or ()
+                file, dataset=dataset, network=network, method=method, bias=bias, seed=seed, overrides=changes or ()
             )
-            folder = out or folder_of(config, Path("runs") / config.data.name)
+            folder = out or folder_of(config, _runs_of(config))
         record = run(config, folder, command=_command())
         if record.result is not None and distributed.is_first():
             Console().print(_judged(record.result["test"], "test accuracy in percent, with 95 % intervals"))
             typer.echo(f"run folder: {folder}\nreport:     fairmargin report {shlex.quote(str(folder))}")
+
+
+def _runs_of(config: "Config") -> Path:
+    """Where runs on a dataset go; those that saw something else of the bias are beside the others."""
+    name, bias = config.data.name, config.data.bias
+    return Path("runs") / (name if bias == "labels" else f"{name}-bias-{bias}")
 
 
 def _judged(sets: dict[str, dict[str, Any]], title: str) -> Table:
@@ -147,7 +164,7 @@ def evaluate(
         check_choice(weights, "weights", ("last", "best"))
         config = configuration.override(configuration.load_resolved(folder / "config.toml"), changes or ())
         data = assemble.data(config)
-        method = assemble.method(config, data)
+        method = assemble.method(config, data, weights_follow=True)
         name = {"last": "weights.safetensors", "best": "best.safetensors"}[weights]
         method.load_state_dict(checkpoint.load_weights(folder / name)[0])
         device = assemble.device(config.train.device)
@@ -184,6 +201,7 @@ def compare(
     dataset: Dataset = None,
     methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "ce,eps-supinfonce,eps-supinfonce+fairkl",
     network: Network = None,
+    bias: Bias = None,
     seeds: Annotated[str, typer.Option(help="How many (3 means 0,1,2), or which: 0,5.")] = "3",
     out: Annotated[Path | None, typer.Option(help="Folder of all runs; runs/DATASET by default.")] = None,
     changes: Changes = None,
@@ -199,36 +217,76 @@ def compare(
     with _said_plainly():
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
         configs = [
-            configuration.load(file, dataset=dataset, network=network, method=name, seed=seed, overrides=changes or ())
+            configuration.load(
+                file, dataset=dataset, network=network, method=name, bias=bias, seed=seed, overrides=changes or ()
+            )
             for name in names
             for seed in _seeds(seeds)
         ]
-        where = out or Path("runs") / configs[0].data.name
-        outcomes = run_all(configs, where, command=_command(), say=typer.echo)
+        where = out or _runs_of(configs[0])
+        outcomes = run_all(configs, where, command=_command(), say=typer.echo, go_on=methods == "all")
         rows = summaries(outcomes)
         Console().print(
             table(
                 rows, f"{configs[0].data.name}: test accuracy in percent, own classifier, mean ± std", Console().width
             )
         )
-        (where / "table.md").write_text(markdown(rows), "utf-8")
+        (where / "table.md").write_text(markdown(rows, outcomes), "utf-8")
         for failed in (o for o in outcomes if o.failure):
-            typer.echo(f"failed: {failed.method}, seed {failed.seed}: {failed.failure}", err=True)
+            kind = f"not run: {failed.method}" if failed.refused else f"failed: {failed.method}, seed {failed.seed}"
+            typer.echo(f"{kind}: {failed.failure}", err=True)
         typer.echo(f"report: {write_report(find_runs([where]), where / 'report.html')}")
-        if any(o.failure for o in outcomes):
+        if any(o.failure and not o.refused for o in outcomes):
             raise typer.Exit(DIVERGED)
 
 
 def _seeds(text: str) -> list[int]:
     try:
-        numbers = [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise ValueError(f"--seeds takes a number of seeds, or several seeds: 3 or 0,1,2; got {text!r}") from None
-    if "," not in text:
+        raise ValueError(
+            f"--seeds takes a number of seeds, or which: 3, or 0,1,2, or 7, for one; got {text!r}"
+        ) from None
+    if "," not in text and numbers:
         if numbers[0] < 1:
             raise ValueError(f"--seeds takes at least 1; got {numbers[0]}")
         return list(range(numbers[0]))
+    if not numbers:
+        raise ValueError("--seeds is empty; give a number of seeds, or which: 3 or 0,1,2")
     return numbers
+
+
+@app.command()
+def scores(
+    file: File = None,
+    dataset: Dataset = None,
+    capture: Annotated[
+        str | None,
+        typer.Option(help="simple-conv-1, bagnet18, early-stopped or gce; by default by the size of the images."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random, and of the runs that use the scores.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; runs/scores/DATASET/seed-SEED by default.")] = None,
+    changes: Changes = None,
+) -> None:
+    """Train a model that sees little but the shortcut and keep its features, for --bias scores and --bias clusters.
+
+    It sees no bias labels; where there are some they only judge it. Again: only what is missing. See docs/scores.md.
+    """
+    from fairmargin import distributed
+    from fairmargin import scores as bias_scores
+    from fairmargin.captured import FILE
+
+    with _said_plainly():
+        config = bias_scores.configuration(file, dataset=dataset, capture=capture, seed=seed, overrides=changes or ())
+        folder = out or bias_scores.folder_of(config)
+        found = bias_scores.make(config, folder, command=_command())
+        if distributed.is_first():
+            for table in bias_scores.tables(found):
+                Console().print(table)
+            for doubt in bias_scores.doubts(found):
+                typer.echo(f"warning: {doubt}", err=True)
+            where = "" if out is None else f" --set data.scores={shlex.quote(str(out))}"
+            typer.echo(f"scores: {folder / FILE}\nuse:    fairmargin train … --bias scores{where}")
 
 
 @app.command()
@@ -277,6 +335,7 @@ def tune(
     dataset: Dataset = None,
     methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "eps-supinfonce+fairkl",
     network: Network = None,
+    bias: Bias = None,
     trials: Annotated[int, typer.Option(help="Of each method, the same for all.")] = 12,
     seeds: Annotated[str, typer.Option(help="Of each trial: how many, or which: 0,5.")] = "1",
     search_seed: Annotated[int, typer.Option(help="Of the suggestions.")] = 0,
@@ -289,18 +348,29 @@ def tune(
     """
     from fairmargin import config as configuration
     from fairmargin.methods import METHODS
-    from fairmargin.tune import markdown, table
+    from fairmargin.tune import markdown, settings, table
     from fairmargin.tune import tune as search
 
     with _said_plainly():
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
         configs = [
-            configuration.load(file, dataset=dataset, network=network, method=name, overrides=changes or ())
+            configuration.load(file, dataset=dataset, network=network, method=name, bias=bias, overrides=changes or ())
             for name in names
         ]
-        where = out or Path("runs") / "tune" / configs[0].data.name
+        where = out or Path("runs") / "tune" / _runs_of(configs[0]).name
         found = search(
-            configs, where, trials=trials, seeds=_seeds(seeds), seed=search_seed, command=_command(), say=typer.echo
+            configs,
+            where,
+            trials=trials,
+            seeds=_seeds(seeds),
+            seed=search_seed,
+            command=_command(),
+            say=typer.echo,
+            go_on=methods == "all",
         )
         Console().print(table(found))
         (where / "table.md").write_text(markdown(found), "utf-8")
+        tuned = where / "tuned.toml"
+        head = f"# fairmargin compare {tuned} --dataset {configs[0].data.name} --methods all\n"
+        tuned.write_text(head + settings(found), "utf-8")
+        typer.echo(f"the best settings of each, for fairmargin compare: {tuned}")

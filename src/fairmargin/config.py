@@ -96,6 +96,7 @@ Share = Annotated[Number, Field(ge=0, le=1)]
 Decay = Annotated[Number, Field(ge=0, lt=1)]
 Optimiser = Literal["adam", "adamw", "sgd", "lars"]
 Schedule = Literal["constant", "step", "cosine"]
+ScoreFeatures = Literal["raw", "centred", "probabilities"]
 Accuracy = Literal["plain", "cell-mean", "aligned", "conflicting", "worst-group", "train-weighted"]
 
 
@@ -175,7 +176,23 @@ class DataConfig(_Named):
     root: Annotated[Path | None, Nothing] = setting(
         None, 'folder of all data, else `$FAIRMARGIN_DATA`, else the user\'s cache; of "folder": the images'
     )
-    bias: Literal["labels", "none"] = setting("labels", '"none": methods may not see the bias labels')
+    bias: Literal["labels", "none", "scores", "clusters"] = setting(
+        "labels",
+        "what methods see of the bias: the dataset's labels, nothing, the features `fairmargin scores` wrote, or labels "
+        "from clusters of these",
+    )
+    scores: Annotated[Path | None, Nothing] = setting(
+        None, "the folder of `fairmargin scores`, or one that holds seed-SEED; else runs/scores/DATASET/seed-SEED"
+    )
+    score_features: Annotated[ScoreFeatures | None, Nothing] = setting(
+        None, "how the scores are read: raw (if not set), centred or probabilities"
+    )
+    clusters: Annotated[Annotated[Whole, Field(ge=2)] | None, Nothing] = setting(
+        None, 'of bias = "clusters": how many; else as many as classes, or 2 of each class'
+    )
+    clusters_of: Annotated[Literal["class", "all"] | None, Nothing] = setting(
+        None, 'of bias = "clusters": "all" samples together (if not set), or each "class" for itself'
+    )
     sampler: Literal["auto", "shuffled", "class-balanced", "group-balanced", "bias-aware", "weighted"] = setting(
         "auto",
         "which samples make an epoch; auto: what the method wants, mostly shuffled; the last three need bias labels",
@@ -284,7 +301,9 @@ class EvaluateConfig(_Section):
     ] = setting(("own", "probe", "knn"), "which predict at the end: the method's own, a linear probe, k-NN")
     resamples: Annotated[Whole, Field(ge=1)] = setting(1000, "of the bootstrap behind the intervals")
     report: Literal["last", "best-on-validation"] = setting("last", "whose weights the result is about")
-    select: Accuracy = setting("cell-mean", 'what "best on validation" compares; plain where there are no bias labels')
+    select: Accuracy = setting(
+        "cell-mean", 'what "best on validation" compares; plain unless `data.bias` is "labels" and there are some'
+    )
     headline: Accuracy = setting("cell-mean", "the accuracy that tables show first; plain likewise")
     batch_size: Annotated[Whole, Field(ge=1)] = setting(256, "of evaluation")
 
@@ -303,6 +322,13 @@ class Config(_Section):
     players: dict[str, PlayerConfig] = Field(default_factory=dict)
     train: TrainConfig = Field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+
+    @model_validator(mode="after")
+    def _choose_without_hidden_labels(self) -> "Config":
+        """Methods that may not see the bias labels may not be chosen by them either."""
+        if self.data.bias != "labels" and self.evaluate.select != "plain":
+            object.__setattr__(self, "evaluate", self.evaluate.model_copy(update={"select": "plain"}))  # it is frozen
+        return self
 
     @model_validator(mode="after")
     def _players_fit(self) -> "Config":
@@ -332,6 +358,7 @@ def load(
     dataset: str | None = None,
     network: str | None = None,
     method: str | None = None,
+    bias: str | None = None,
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Config:
@@ -340,10 +367,16 @@ def load(
     Args:
         file: TOML of the user's own.
         dataset: a name, or the path of a manifest or an image folder.
+        bias: what methods see of it: `data.bias`.
         overrides: "train.epochs=3"; the value is read as TOML, or else as text. Later ones win.
     """
     stated = {} if file is None else _read(Path(file))
-    arguments = {"data": _dataset(dataset), "network": {"name": network}, "method": {"name": method}, "seed": seed}
+    arguments = {
+        "data": {**_dataset(dataset), "bias": bias},
+        "network": {"name": network},
+        "method": {"name": method},
+        "seed": seed,
+    }
     given = [_without_none(arguments), _parsed(overrides)]
     preset = _preset(_last_name("data", [stated, *given]))
     chosen = _last_name("method", [preset, stated, *given])

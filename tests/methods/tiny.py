@@ -11,6 +11,7 @@ from fairmargin.data.samplers import InOrder
 from fairmargin.data.split import ArraySplit
 from fairmargin.data.views import HALF, Flip, Views
 from fairmargin.methods import build_method
+from fairmargin.methods.rows import ROWS
 from fairmargin.networks import build_encoder
 from fairmargin.optimise import player, schedule
 
@@ -89,8 +90,12 @@ def without_batch_norm():
 
 
 def method(name, make_encoder=None, data_info=None, **options):
+    """A method that lives on bias features is promised some."""
     torch.manual_seed(0)
-    return build_method(name, make_encoder or convolutional(), data_info or info(), **options)
+    data_info = data_info or info()
+    if name in ROWS and ROWS[name].needs == "bias features":
+        data_info = replace(data_info, bias_features=BIASES)
+    return build_method(name, make_encoder or convolutional(), data_info, **options)
 
 
 def tamed(name, make_encoder=None, data_info=None):

@@ -18,6 +18,7 @@ from fairmargin.data import (
     corrupted_cifar10,
     folder,
     imagenet,
+    mnist,
     planted,
     sources,
     utkface,
@@ -28,6 +29,8 @@ from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
 from fairmargin.losses.inputs import check_choice
 
 DATASETS: dict[str, Callable[..., Data]] = {
+    "mnist": mnist.build,
+    "mnist-mini": mnist.build_mini,
     "biased-mnist": biased_mnist.build,
     "biased-mnist-mini": biased_mnist.build_mini,
     "coloured-mnist": coloured_mnist.build,

@@ -76,11 +76,29 @@ class Method(nn.Module, ABC):
         return self.inspect(images)[1]
 
 
+class Unsuited(ValueError):
+    """This dataset does not give what the method needs; the message says what to do."""
+
+
 def require_bias(name: str, info: DataInfo, *, instead: str) -> None:
-    if not info.bias_names:
-        raise ValueError(
-            f"{name} needs to know the bias and {info.name} has no bias labels that it may use; "
-            f'give the manifest a "bias" column, or train a method that does without, such as {instead}'
+    """Bias labels, of people or of clusters."""
+    if info.bias_names:
+        return
+    needs = f"{name} needs to know the bias and {info.name} has no bias labels that it may use"
+    if info.bias_features:
+        raise Unsuited(f"{needs}, only scores; make labels of them with --bias clusters")
+    raise Unsuited(
+        f'{needs}; give the manifest a "bias" column, or run "fairmargin scores" and train with --bias clusters, '
+        f"or train a method that does without, such as {instead}"
+    )
+
+
+def require_bias_features(name: str, info: DataInfo, *, instead: str) -> None:
+    """Features of a bias-capturing model."""
+    if not info.bias_features:
+        raise Unsuited(
+            f"{name} needs to know the bias by features of a bias-capturing model and {info.name} comes without; "
+            f'run "fairmargin scores" and train with --bias scores, or train {instead}'
         )
 
 

@@ -21,7 +21,7 @@ from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import from_first_rank, gather
 from fairmargin.evaluate.probe import fit_probe
 from fairmargin.losses.inputs import check_choice, full_precision
-from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view, require_bias
+from fairmargin.methods.base import MakeEncoder, Method, Sweep, Unsuited, first_view, require_bias
 from fairmargin.networks import linear_classifier
 
 CHOICES = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # of C, in the released code's order: the first of equals is taken
@@ -116,7 +116,7 @@ class DFR(Method):
         # Better said now than after the training.
         seen = {int(y) for batch in sweep("valid") if batch.bias is not None for y in batch.labels[batch.bias >= 0]}
         if missing := [name for y, name in enumerate(self.class_names) if y not in seen]:
-            raise ValueError(
+            raise Unsuited(
                 f"dfr with source={self.source!r} looks at validation samples of known bias and there are none of class "
                 f"{', '.join(missing)}; hold out more (data.valid_fraction), or set method.source=train and "
                 "method.inverse_strength"

@@ -1,8 +1,13 @@
 """Where each method comes from and what it asks for: the table of docs/methods.md."""
 
+import json
 from dataclasses import dataclass, replace
+from importlib.resources import files
 
 from fairmargin.methods.rows import ROWS
+
+# Seconds of training relative to cross-entropy's, as `python -m benchmarks.methods` measured them.
+COSTS: dict[str, float] = json.loads((files("fairmargin.methods") / "costs.json").read_text("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ ONE, TWO, BESIDE = "one", "two", "one, and a network that sees only the bias"
 
 _FACTS = {
     "ce": Facts("the usual", "–", "nothing", ONE, "rows.py"),
+    "gce": Facts("Zhang & Sabuncu, Generalized Cross Entropy Loss", "NeurIPS 2018", "nothing", ONE, "rows.py"),
     "logit-adjusted": Facts(
         "Menon et al., Long-Tail Learning via Logit Adjustment", "ICLR 2021", "nothing", ONE, "rows.py"
     ),
@@ -100,12 +106,18 @@ FACTS: dict[str, Facts] = _FACTS | {
 
 def table() -> str:
     """In Markdown; "+fairkl" has one line for all rows that can take it."""
-    lines = [["method", "paper", "venue", "needs", "networks", "file"], ["---"] * 6]
+    lines = [["method", "paper", "venue", "needs", "networks", "cost", "file"], ["---"] * 7]
     for name, x in _FACTS.items():
-        lines.append([f"[`{name}`](#{anchor(name)})", x.paper, x.venue, x.needs, x.networks, f"`{x.file}`"])
+        lines.append([f"[`{name}`](#{anchor(name)})", x.paper, x.venue, x.needs, x.networks, cost(name), f"`{x.file}`"])
     twins = FACTS["ce+fairkl"]
-    lines.append(["[`…+fairkl`](#fairkl)", twins.paper, twins.venue, twins.needs, ONE, "`objective.py`"])
+    more = f"{cost('ce+fairkl')} with `ce`"
+    lines.append(["[`…+fairkl`](#fairkl)", twins.paper, twins.venue, twins.needs, ONE, more, "`objective.py`"])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def cost(name: str) -> str:
+    """Times cross-entropy's; of methods that biased-mnist-mini does not suit it was not measured."""
+    return f"{COSTS[name]:.1f}×" if name in COSTS else "–"
 
 
 def anchor(name: str) -> str:

@@ -22,7 +22,15 @@ from fairmargin.data import views as all_views
 from fairmargin.data.views import Views
 from fairmargin.distributed import gather
 from fairmargin.losses.inputs import check_choice, unit
-from fairmargin.methods.base import MakeEncoder, Method, SecondStream, Sweep
+from fairmargin.methods.base import (
+    MakeEncoder,
+    Method,
+    SecondStream,
+    Sweep,
+    Unsuited,
+    require_bias,
+    require_bias_features,
+)
 from fairmargin.methods.rows import ROWS, Row, Seen
 from fairmargin.networks import Encoder, SimpleConvNet, projection_head
 
@@ -109,7 +117,7 @@ class Objective(Method):
     def _see(self, batch: Batch, step: int) -> Seen:
         several = batch.images.ndim == 5
         if not several and self.views > 1:
-            raise ValueError(
+            raise Unsuited(
                 f"{self.name} compares views of one image and this dataset gives one view of each; "
                 'choose views where the dataset offers them (--set data.views="supcon"), or a method that uses labels'
             )
@@ -145,10 +153,10 @@ FAIRKL_DEFAULTS: dict[str, Any] = {
     "normalise": "weights",
 }
 
-# Of rows whose pairs may come from a second stream. Hong & Yang draw it with "weighted" (1/p̂(b|y), up to ten times the
-# smallest weight) and augment it. Note: not by default, as in the single-loader script of their code and the starred rows
-# of Barbano et al.: their augmentation is one for each dataset, and their comparison is with methods that have neither.
-# Note: their SoftCon draws by differences of bias features; "weighted" needs bias labels.
+# Of rows whose pairs may come from a second stream. Hong & Yang draw it with "weighted" (1/p̂(b|y), or with bias features
+# their mean distance to the class, up to ten times the smallest weight) and augment it. Note: not by default, as in the
+# single-loader script of their code and the starred rows of Barbano et al.: their augmentation is one for each dataset,
+# and their comparison is with methods that have neither.
 SECOND_DEFAULTS: dict[str, Any] = {"second": "none", "second_batch": 64, "second_views": "rotate-jitter"}
 SECOND_SAMPLERS = ("none", "weighted", "shuffled", "class-balanced", "group-balanced", "bias-aware")
 SECOND_VIEWS: dict[str, Callable[[Views, int], Views]] = {  # (the dataset's own, side of the images)
@@ -165,11 +173,7 @@ def build(row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo
     for name in options:
         check_choice(name, f"option of {row}", chosen)
     chosen |= options
-    if (with_fairkl or facts.needs == "bias") and not info.bias_names:
-        raise ValueError(
-            f"{row}{'+fairkl' if with_fairkl else ''} needs to know the bias and {info.name} has no bias labels that it "
-            f'may use; give the manifest a "bias" column, or train {f"{row} without FairKL" if with_fairkl else "ce"}'
-        )
+    _require(facts.needs, f"{row}{'+fairkl' if with_fairkl else ''}", info, chosen.get("variant"))
     settings = {name: chosen[name] for name in _settings(row)}
     head = chosen.get("head", "identity")
     alpha = chosen["alpha"]
@@ -189,6 +193,27 @@ def build(row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo
         fairkl=losses.FairKL(**{name: chosen[name] for name in FAIRKL_DEFAULTS}) if with_fairkl else None,
         second=_second(chosen, info) if facts.second else None,
     )
+
+
+def _require(needs: str, name: str, info: DataInfo, variant: str | None) -> None:
+    """What the method must know of the bias; FairKL (which has a variant) takes labels or features."""
+    if needs == "bias":
+        require_bias(name, info, instead="ce")
+    if needs == "bias features":
+        require_bias_features(name, info, instead='"biascon+ce" if there are bias labels')
+    if variant is None or info.bias_names:
+        return
+    if not info.bias_features:
+        raise Unsuited(
+            f"{name} needs to know the bias and {info.name} has no bias labels that it may use; give the manifest a "
+            f'"bias" column, or run "fairmargin scores" and train with --bias scores, or train '
+            f"{name.removesuffix('+fairkl')} without FairKL"
+        )
+    if variant == "authors":
+        raise Unsuited(
+            'variant="authors" is defined for bias labels and there are only scores; '
+            "choose method.variant=paper, or make labels of the scores with --bias clusters"
+        )
 
 
 def option_defaults(row: str, with_fairkl: bool) -> dict[str, Any]:

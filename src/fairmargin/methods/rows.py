@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairmargin import losses
 from fairmargin.losses.classification import PRIOR_FLOOR
+from fairmargin.methods.base import Unsuited
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class Seen:
     @property
     def known_bias(self) -> Tensor:
         if self.bias is None:
-            raise ValueError(
+            raise Unsuited(
                 'this loss needs bias labels and this batch has none; give the manifest a "bias" column, '
-                'or train "softcon" with bias features'
+                'make labels of scores with --bias clusters, or train "softcon" with bias features'
             )
         return self.bias
 
@@ -62,6 +63,11 @@ Loss = Callable[..., Tensor]  # (Seen, *, settings…)
 
 def cross_entropy(x: Seen) -> Tensor:
     return F.cross_entropy(x.logits, x.label_of_each_row)
+
+
+def _generalised(x: Seen, *, q: float = 0.7) -> Tensor:
+    """GCE (Zhang & Sabuncu, NeurIPS 2018):  mean (1 − p_y^q)/q. It trusts what is easy, so it learns the shortcut best."""
+    return losses.generalized_cross_entropy(x.logits, x.label_of_each_row, q=q)
 
 
 def _logit_adjusted(x: Seen, *, strength: float = 1.0) -> Tensor:
@@ -157,9 +163,9 @@ def _biascon(x: Seen, *, temperature: float = 0.07, anchors: str = "all") -> Ten
 def _softcon(x: Seen, *, temperature: float = 0.07, anchors: str = "all") -> Tensor:
     """SoftCon (Hong & Yang, NeurIPS 2021): positives weighted by how much the features of a bias model differ."""
     if x.bias_features is None:
-        raise ValueError(
+        raise Unsuited(
             "SoftCon needs bias features and this batch has none; train a bias-capturing model and export its features "
-            'with "fairmargin scores", or, if there are bias labels, train "biascon+ce"'
+            'with "fairmargin scores", then train with --bias scores; or, if there are bias labels, train "biascon+ce"'
         )
     return losses.softcon(x.z, x.labels, x.bias_features, temperature=temperature, anchors=anchors)
 
@@ -216,6 +222,7 @@ class Row:
 
 ROWS = {
     "ce": Row(cross_entropy, "classifier"),
+    "gce": Row(_generalised, "classifier"),
     "logit-adjusted": Row(_logit_adjusted, "classifier", prior=_class_share),
     "class-reweighted": Row(_class_reweighted, "classifier", prior=_class_weights),
     "group-reweighted": Row(_group_reweighted, "classifier", needs="bias", prior=_inverse_frequency),

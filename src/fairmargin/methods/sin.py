@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import from_first_rank, gather_with_place
 from fairmargin.losses.inputs import check_choice
-from fairmargin.methods.base import MakeEncoder, Method
+from fairmargin.methods.base import MakeEncoder, Method, Unsuited
 from fairmargin.methods.objective import Objective
 from fairmargin.methods.objective import build as build_objective
 
@@ -29,7 +29,7 @@ FLAT = 1e-4  # deviation below which a channel has no texture: dividing by it wo
 def build_sin(make_encoder: MakeEncoder, info: DataInfo) -> Objective:
     """Cross-entropy, on a dataset that says it holds stylised images."""
     if "stylized" not in info.notes:
-        raise ValueError(
+        raise Unsuited(
             f"sin trains on original and stylised images and {info.name} was built without stylised ones; give an "
             "ImageNet dataset their folder (--set data.stylized=…). sin-proxy needs none, but is another method"
         )

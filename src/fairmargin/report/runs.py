@@ -46,7 +46,9 @@ COLOURS = 8
 NOT_COMPARED = {  # settings in which the runs of one method may differ
     "seed", "root", "device", "workers", "compile", "channels_last", "checkpoint_seconds", "keep", "log_steps", "tensorboard",
 }  # fmt: skip
-OF_THE_METHOD = {"data.sampler", "data.bias"}  # the other settings of the data make it another dataset
+OF_THE_METHOD = {  # the other settings of the data make it another dataset
+    "data.sampler", "data.bias", "data.scores", "data.score_features", "data.clusters", "data.clusters_of",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Is this dataset, or this model, biased, and by what?"""

@@ -1,0 +1,231 @@
+"""`fairmargin audit`: what gives the label away, in data before training or in a model after it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fairmargin.data.cli import one_message
+
+if TYPE_CHECKING:
+    from fairmargin.audit.section import Found
+    from fairmargin.audit.section import Progress as Report
+    from fairmargin.config import Config
+    from fairmargin.data.split import Data
+
+SHORTCUT_FOUND = 1  # exit code
+STYLES = {"shortcut": "bold red", "correlate": "yellow", "nothing": "dim"}
+
+
+def audit(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A dataset, a manifest or image folder, a finished run, or an .npz of embeddings and labels."
+        ),
+    ],
+    inject: Annotated[
+        str | None, typer.Option(help="Plant a shortcut first, as a control: KIND:RHO, such as colour:0.95.")
+    ] = None,
+    cure: Annotated[
+        bool, typer.Option("--cure", help="Also train ce and eps-supinfonce+fairkl on the planted shortcut.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the page; audit/NAME by default.")] = None,
+    permutations: Annotated[int, typer.Option(help="Of the labels, for the p-values.")] = 999,
+    alpha: Annotated[
+        float | None, typer.Option(help="Level of the corrected p-values; 0.01 for data, 0.05 for a model.")
+    ] = None,
+    strength: Annotated[
+        float, typer.Option(help="Share of the gap from chance to perfect that a shortcut closes.")
+    ] = 0.5,
+    samples: Annotated[int, typer.Option(help="Training pictures looked at, at most.")] = 60_000,
+    seed: Annotated[int, typer.Option(help="Of everything drawn.")] = 0,
+    fail_on_shortcut: Annotated[
+        bool, typer.Option("--fail-on-shortcut", help=f"Exit with {SHORTCUT_FOUND} if one is found.")
+    ] = False,
+    config: Annotated[Path | None, typer.Option(help="A configuration (TOML) of the dataset, and for --cure.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE, such as --set data.rho=0.9; for --cure any key.")
+    ] = None,
+) -> None:
+    """Say what gives the label away: before training in a dataset, after training in a run or in embeddings.
+
+    Writes audit.html and audit.json. On a dataset: which simple attributes tell the label suspiciously well. On a run or
+    embeddings: whom the model fails, what the embedding is organised by, and slices where it fails.
+    """
+    from fairmargin.audit.page import write
+    from fairmargin.record import is_run
+
+    with one_message():
+        path = Path(target)
+        of_model = path.suffix == ".npz" or (path.is_dir() and is_run(path))
+        if of_model and (inject or cure or fail_on_shortcut or config or changes):
+            raise ValueError(
+                f"{target} is a run or embeddings; --inject, --cure, --fail-on-shortcut, --config and --set are for "
+                'datasets. To fail on a weak group, see "fairmargin check --help"'
+            )
+        if cure and inject is None:
+            raise ValueError("--cure trains on a planted shortcut; plant one with --inject colour:0.95")
+        with _shown_progress() as progress:
+            if of_model:
+                found = _of_model(path, alpha, seed, progress)
+                name = path.stem if path.is_file() else "-".join(path.resolve().parts[-2:])  # METHOD-seed-SEED
+            else:
+                config_of = partial(_configuration, target, config, seed, changes or [])
+                data, columns = _data(config_of(None), inject, seed)
+                name = data.info.name + (f"-{inject.replace(':', '-')}" if inject else "")
+                found = _of_data(data, columns, permutations, alpha, strength, samples, seed, progress)
+                found = _cured(found, config_of, data, samples, seed, progress) if cure else found
+        page, numbers = write(found, out or Path("audit") / name)
+        _say(found)
+        typer.echo(f"page:    {page}\nnumbers: {numbers}")
+        if fail_on_shortcut and found.json["shortcuts"]:
+            raise typer.Exit(SHORTCUT_FOUND)
+
+
+def _of_model(path: Path, alpha: float | None, seed: int, progress: "Report") -> "Found":
+    from fairmargin.audit.embeddings import audit_arrays, audit_run
+
+    look = audit_arrays if path.suffix == ".npz" else audit_run
+    return look(path, alpha=0.05 if alpha is None else alpha, seed=seed, progress=progress)
+
+
+def _configuration(target: str, file: Path | None, seed: int, changes: list[str], method: str | None) -> "Config":
+    from fairmargin import config as configuration
+
+    config = configuration.load(file, dataset=target, method=method, seed=seed, overrides=changes)
+    if config.data.name == "folder" and "memory_limit" not in config.data.options:
+        config = configuration.override(config, ["data.memory_limit=0"])  # files stay files, which say more
+    return config
+
+
+def _data(config: "Config", injected: str | None, seed: int) -> tuple["Data", dict[str, list[str]]]:
+    """(the dataset, what else its manifest says of each training sample)."""
+    from fairmargin import assemble
+    from fairmargin.data.inject import inject, parse
+
+    if injected is not None:
+        parse(injected)  # before minutes of reading
+    data = assemble.data(config)
+    columns = _columns(config, data)
+    return (data if injected is None else inject(data, injected, seed)), columns
+
+
+def _of_data(
+    data: "Data",
+    columns: dict[str, list[str]],
+    permutations: int,
+    alpha: float | None,
+    strength: float,
+    samples: int,
+    seed: int,
+    progress: "Report",
+) -> "Found":
+    from fairmargin.audit.dataset import audit_data
+
+    return audit_data(
+        data,
+        columns=columns,
+        permutations=permutations,
+        alpha=0.01 if alpha is None else alpha,
+        strong=strength,
+        samples=samples,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def _cured(
+    found: "Found", config_of: Callable[[str], "Config"], data: "Data", samples: int, seed: int, progress: "Report"
+) -> "Found":
+    from fairmargin.audit.cure import cure, with_cure
+
+    return with_cure(found, cure(config_of, data, samples=samples, seed=seed, progress=progress))
+
+
+def _columns(config: "Config", data: "Data") -> dict[str, list[str]]:
+    """The columns of a manifest that are neither path, label nor split, for each training sample."""
+    from fairmargin.audit.attributes import manifest_columns
+    from fairmargin.data.split import FileSplit
+
+    table, options = config.data.root, config.data.options
+    if config.data.name != "folder" or table is None or table.is_dir() or not isinstance(data.train, FileSplit):
+        return {}
+    path_column = options.get("path_column", "path")
+    used = (options.get("label_column", "label"), options.get("split_column", "split"))
+    base = options.get("root", table.parent)
+    return manifest_columns(table, data.train.paths, base=base, path_column=path_column, leave_out=used)
+
+
+@contextmanager
+def _shown_progress() -> Iterator["Report"]:
+    """A bar for each thing done, on a terminal; elsewhere a line when it is done."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,}/{task.total:,}"))
+    tasks: dict[str, TaskID] = {}
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bars:
+
+        def report(doing: str, done: int, total: int) -> None:
+            if console.is_terminal:
+                if doing not in tasks:
+                    tasks[doing] = bars.add_task(doing, total=total)
+                bars.update(tasks[doing], completed=done)
+            elif done == total:
+                typer.echo(f"{doing}: {done:,}", err=True)
+
+        yield report
+
+
+def _say(found: "Found") -> None:
+    console = Console()
+    console.print(found.verdict, highlight=False, markup=False)
+    for warning in found.warnings:
+        console.print(f"warning: {warning}", highlight=False, markup=False)
+    if "attributes" in found.json:
+        console.print(_table(found.json))
+    if (planted := found.json.get("planted")) is not None:
+        typer.echo(_planted(planted))
+    for method, accuracy in found.json.get("cure", {}).items():
+        said = ", ".join(f"{name} {100 * value:.1f} %" for name, value in accuracy.items())
+        typer.echo(f"{method}: {said}")
+
+
+def _planted(planted: dict[str, Any]) -> str:
+    if not planted["found"]:
+        return f"planted {planted['shortcut']}: not reported"
+    p = f"{planted['p_corrected']:.3g}"
+    return f"planted {planted['shortcut']}: found, by {planted['by']}, rank {planted['rank']}, corrected p = {p}"
+
+
+def _table(json: dict[str, Any]) -> Table:
+    chance = 100 / len(json["classes"])
+    title = f"{json['dataset']}: what tells the label (chance {chance:.0f} %; p is corrected)"
+    shown = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown.add_column("", justify="right", no_wrap=True)
+    shown.add_column("attribute")
+    shown.add_column("right %", justify="right", no_wrap=True)
+    shown.add_column("strength", justify="right", no_wrap=True)
+    for name in ("p", "verdict", "echo of"):
+        shown.add_column(name, no_wrap=True)
+    rank_of = {one["name"]: str(one["rank"]) for one in json["attributes"]}
+    for one in json["attributes"]:
+        shown.add_row(
+            str(one["rank"]),
+            escape(one["name"]),
+            f"{100 * one['balanced_accuracy']:.1f}",
+            f"{one['strength']:.2f}",
+            f"{one['p_corrected']:.3g}",
+            f"[{STYLES[one['verdict']]}]{one['verdict']}[/]",
+            rank_of.get(one["echo_of"], ""),
+        )
+    return shown

@@ -1,0 +1,19 @@
+"""Scores that no model was trained for: whatever features a test wants, in the file that a run reads."""
+
+import torch
+
+from fairmargin import captured
+from fairmargin.captured import FILE, Answers
+from fairmargin.record import data_hash
+
+
+def write_scores(folder, data, features_of, *, seed=0, **facts):
+    """`features_of` gives [N, G] of a split."""
+    splits = {"train": data.train, "valid": data.valid, "test": data.test}
+    said = {
+        name: Answers(features_of(split), torch.zeros(len(split), data.info.num_classes), split.labels)
+        for name, split in splits.items()
+    }
+    hashes = {name: data_hash(split) for name, split in splits.items()}
+    about = {"dataset": data.info.name, "seed": seed, "hashes": hashes, **facts}
+    return captured.write(folder / FILE, said, about)
