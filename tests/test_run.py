@@ -17,6 +17,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from fairmargin import assemble
 from fairmargin import config as configuration
 from fairmargin.cli import app
 from fairmargin.record import RunRecord
@@ -445,6 +446,16 @@ def test_compare_runs_what_is_missing_and_prints_mean_and_std(tmp_path):
     ]
     assert f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" in (tmp_path / "table.md").read_text("utf-8")
     assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_a_planted_shortcut_is_part_of_the_data_of_a_run():
+    config = configuration.load(dataset="mnist-mini", overrides=["data.inject=colour:0.9", "seed=3"])
+    data = assemble.data(config)
+    assert data.info.num_biases == 10
+    share = (data.train.labels == data.train.bias).double().mean()
+    assert 0.88 < float(share) <= 0.9
+    plain = assemble.data(configuration.override(config, ["data.inject=none"]))
+    assert plain.info.num_biases == 0
 
 
 @pytest.mark.slow

@@ -193,6 +193,9 @@ class DataConfig(_Named):
     clusters_of: Annotated[Literal["class", "all"] | None, Nothing] = setting(
         None, 'of bias = "clusters": "all" samples together (if not set), or each "class" for itself'
     )
+    inject: Annotated[str | None, Nothing] = setting(
+        None, "plant a shortcut, KIND:RHO such as colour:0.95, with its bias labels (`docs/audit.md`)"
+    )
     sampler: Literal["auto", "shuffled", "class-balanced", "group-balanced", "bias-aware", "weighted"] = setting(
         "auto",
         "which samples make an epoch; auto: what the method wants, mostly shuffled; the last three need bias labels",
