@@ -192,9 +192,25 @@ def test_batch_norm_of_either_memory_order(training):
     torch.testing.assert_close(mine, expected)
     assert mine.stride() == pixels.stride()
     seed = torch.randn_like(x)
-    torch.testing.assert_close(torch.autograd.grad(mine, pixels, seed)[0], torch.autograd.grad(expected, x, seed)[0])
+    found = torch.autograd.grad(mine, [pixels, ours.weight, ours.bias], seed)
+    stock = torch.autograd.grad(expected, [x, theirs.weight, theirs.bias], seed)
+    for a, b in zip(found, stock, strict=True):
+        torch.testing.assert_close(a, b)
+    assert ours.num_batches_tracked == theirs.num_batches_tracked
     torch.testing.assert_close(ours.running_mean, theirs.running_mean)
     torch.testing.assert_close(ours.running_var, theirs.running_var)
+
+
+def test_batch_norm_far_from_zero_and_its_second_derivative():
+    """Sums of squares about the mean, not about zero, which would cancel here."""
+    torch.manual_seed(0)
+    x = 1000 + torch.randn(64, 3, 5, 5).double()
+    pixels = x.float().permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
+    torch.testing.assert_close(BatchNorm2d(3)(pixels).double(), nn.BatchNorm2d(3).double()(x), rtol=1e-3, atol=1e-3)
+    small = torch.randn(3, 2, 2, 2).double().permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1).requires_grad_()
+    norm = BatchNorm2d(2).double()
+    assert torch.autograd.gradcheck(norm, [small])
+    assert torch.autograd.gradgradcheck(norm, [small])
 
 
 def as_stock(net):

@@ -37,6 +37,7 @@ from fairmargin.losses.inputs import check_choice
 
 Algorithm = Literal["auto", "direct", "spectral", "unrolled"]
 LARGE = 5  # 3×3 kernels save little, and their networks rearrange memory between layers
+CACHED = 49  # positions whose squares are added up before they leave the cache
 WORTH = 1.6  # times fewer multiplications pay: small products and transforms reach half the rate of direct convolutions
 
 
@@ -99,7 +100,7 @@ class Conv2d(nn.Conv2d):
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """`nn.BatchNorm2d` that reads the memory order of spectral convolutions without a copy."""
+    """`nn.BatchNorm2d` that reads the memory order of spectral convolutions without a copy, and finds its statistics faster."""
 
     def forward(self, x: Tensor) -> Tensor:
         pixels = x.permute(2, 3, 1, 0)  # [H, W, C, N]
@@ -107,13 +108,64 @@ class BatchNorm2d(nn.BatchNorm2d):
             return super().forward(x)
         h, w, c, n = pixels.shape
         # Statistics are over all but the channel, so positions may stand where samples do.
-        return super().forward(pixels.reshape(h * w, c, n, 1)).view(h, w, c, n).permute(3, 2, 0, 1)
+        maps = pixels.reshape(h * w, c, n, 1)
+        y = self._of_batch(maps) if self.training and x.device.type == "cpu" else super().forward(maps)
+        return y.view(h, w, c, n).permute(3, 2, 0, 1)
+
+    def _of_batch(self, maps: Tensor) -> Tensor:
+        """By the batch's own statistics, which also move the running ones."""
+        y, mean, variance = _Normalise.apply(maps, self.weight, self.bias, self.eps)
+        with torch.no_grad():
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            assert self.num_batches_tracked is not None
+            assert self.momentum is not None
+            number = maps.numel() // maps.shape[1]
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * (number / max(number - 1, 1)), self.momentum)
+            self.num_batches_tracked += 1
+        return y
+
+
+class _Normalise(torch.autograd.Function):
+    """PyTorch's batch norm of [P, C, N, 1], with means and variances from sums along P, which it adds up four times faster."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        p, c, n, _ = x.shape
+        rows = x.view(p, c * n)
+        over_samples = lambda sums: sums.view(c, n).sum(1) / (p * n)
+        mean = over_samples(rows.sum(0))
+        each = mean.repeat_interleave(n)
+        squares = torch.zeros_like(each)
+        for part in rows.split(CACHED):
+            squares += (part - each).square_().sum(0)
+        variance = over_samples(squares)
+        y = torch.native_batch_norm(x, weight, bias, mean, variance, False, 0.0, eps)[0]
+        ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
+        ctx.eps = eps
+        ctx.mark_non_differentiable(mean, variance)
+        return y, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, scale = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[:3])
+        found = torch.ops.aten.native_batch_norm_backward(
+            gradients[0].contiguous(), x, weight, None, None, mean, scale, True, ctx.eps, wanted
+        )
+        return *found, None
 
 
 def mean_over_positions(maps: Tensor) -> Tensor:
     """[N, C, H, W] → [N, C], with gradients in the memory order of the maps."""
     pixels = maps.permute(2, 3, 1, 0)
-    return pixels.mean((0, 1)).T if pixels.is_contiguous() else maps.mean((2, 3))
+    if not pixels.is_contiguous():
+        return maps.mean((2, 3))
+    means = pixels.mean((0, 1))  # [C, N]
+    if means.requires_grad:  # or every pixel's gradient would lie in the order of the transposed one
+        means.register_hook(Tensor.contiguous)
+    return means.T
 
 
 def saving(shape: torch.Size, out_channels: int, kernel_size: int) -> float:
