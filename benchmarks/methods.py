@@ -4,8 +4,7 @@
     python -m benchmarks.methods --methods lff,dfa
 
 1,024 digits, four epochs, batches of 64, the network of biased-mnist-mini; evaluation is left out. Every method takes
-turns with cross-entropy, and the figure is the median of the ratios. What a method does between epochs counts. The table
-of docs/methods.md is made from the JSON file that --out names, which lies in the package.
+turns with cross-entropy, and the figure is the median of the ratios. What a method does between epochs counts.
 """
 
 import argparse

@@ -11,17 +11,16 @@ from fairmargin.data import DATASETS
 from fairmargin.evaluate import MEANINGS
 from fairmargin.losses.inputs import check_choice
 from fairmargin.methods import METHODS
-from fairmargin.methods.facts import FACTS, cost
+from fairmargin.methods.facts import FACTS
 from fairmargin.networks import ENCODERS
 
 
 def methods() -> Table:
-    title = 'methods and their cost relative to cross-entropy; options: "fairmargin list methods NAME"'
-    table = Table("method", "paper", "needs", "networks", "cost", title=title)
+    table = Table("method", "paper", "needs", "networks", title='methods; options: "fairmargin list methods NAME"')
     for name in METHODS:
         facts = FACTS[name]
         paper = facts.paper if facts.venue == "–" else f"{facts.paper.partition(',')[0]}, {facts.venue}"
-        table.add_row(name, paper, facts.needs, facts.networks, cost(name))
+        table.add_row(name, paper, facts.needs, facts.networks)
     return table
 
 

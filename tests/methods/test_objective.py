@@ -50,6 +50,16 @@ def test_cross_entropy_is_cross_entropy_and_has_no_probe():
     )
 
 
+def test_generalised_cross_entropy_trusts_what_is_easy():
+    """(1 − p^q)/q: at q = 1 the probability missed, near q = 0 cross-entropy."""
+    method, batch = tiny.method("gce"), tiny.batch()
+    p = method.classifier(method.encoder(batch.images)).softmax(1).gather(1, batch.labels[:, None]).detach()
+    for q, expected in ((0.7, (1 - p**0.7) / 0.7), (1.0, 1 - p), (1e-3, -p.log())):
+        found = first_losses(tiny.method("gce", q=q), batch)["main"]
+        assert found == pytest.approx(expected.mean().item(), rel=1e-3)
+    assert first_losses(tiny.method("gce"), batch) == first_losses(tiny.method("gce", q=0.7), batch)
+
+
 def test_max_margin_starts_as_cross_entropy_and_anneals():
     """At λ = 1000 L-Softmax is nearly cross-entropy; the margin grows with the step."""
     batch = tiny.batch()

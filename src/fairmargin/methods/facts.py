@@ -1,13 +1,8 @@
 """Where each method comes from and what it asks for: the table of docs/methods.md."""
 
-import json
 from dataclasses import dataclass, replace
-from importlib.resources import files
 
 from fairmargin.methods.rows import ROWS
-
-# Seconds of training relative to cross-entropy's, as `python -m benchmarks.methods` measured them.
-COSTS: dict[str, float] = json.loads((files("fairmargin.methods") / "costs.json").read_text("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -106,18 +101,12 @@ FACTS: dict[str, Facts] = _FACTS | {
 
 def table() -> str:
     """In Markdown; "+fairkl" has one line for all rows that can take it."""
-    lines = [["method", "paper", "venue", "needs", "networks", "cost", "file"], ["---"] * 7]
+    lines = [["method", "paper", "venue", "needs", "networks", "file"], ["---"] * 6]
     for name, x in _FACTS.items():
-        lines.append([f"[`{name}`](#{anchor(name)})", x.paper, x.venue, x.needs, x.networks, cost(name), f"`{x.file}`"])
+        lines.append([f"[`{name}`](#{anchor(name)})", x.paper, x.venue, x.needs, x.networks, f"`{x.file}`"])
     twins = FACTS["ce+fairkl"]
-    more = f"{cost('ce+fairkl')} with `ce`"
-    lines.append(["[`…+fairkl`](#fairkl)", twins.paper, twins.venue, twins.needs, ONE, more, "`objective.py`"])
+    lines.append(["[`…+fairkl`](#fairkl)", twins.paper, twins.venue, twins.needs, ONE, "`objective.py`"])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def cost(name: str) -> str:
-    """Times cross-entropy's; of methods that biased-mnist-mini does not suit it was not measured."""
-    return f"{COSTS[name]:.1f}×" if name in COSTS else "–"
 
 
 def anchor(name: str) -> str:
