@@ -234,12 +234,11 @@ class _Spectral(torch.autograd.Function):
         t = _transforms(*x.shape[:2], w.shape[0], x.dtype, x.device)
         xr, xi = _spectrum(x, t.image)  # [UV, C, N]
         gr, gi = _spectrum(w, t.kernel)  # [UV, O, C]
-        yr = torch.bmm(gr, xr).baddbmm_(gi, xi, alpha=-1)
-        yi = torch.bmm(gr, xi).baddbmm_(gi, xr)
+        y = [torch.bmm(gr, xr).baddbmm_(gi, xi, alpha=-1), torch.bmm(gr, xi).baddbmm_(gi, xr)]
         del xr, xi
         if b is not None:  # a constant is the frequency 0
-            yr[0] += b[:, None] * t.area
-        return _pixels(yr, yi, t.result)
+            y[0][0] += b[:, None] * t.area
+        return _pixels(y, t.result)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -249,17 +248,16 @@ class _Spectral(torch.autograd.Function):
         dx = dw = db = None
         if ctx.needs_input_grad[1]:
             xr, xi = (part.transpose(1, 2) for part in _spectrum(x, t.image))
-            dgr = torch.bmm(yr, xr).baddbmm_(yi, xi)
-            dgi = torch.bmm(yi, xr).baddbmm_(yr, xi, alpha=-1)
+            dg = [torch.bmm(yr, xr).baddbmm_(yi, xi), torch.bmm(yi, xr).baddbmm_(yr, xi, alpha=-1)]
             del xr, xi
-            dw = _pixels(dgr, dgi, t.kernel)
-        if ctx.needs_input_grad[0]:
-            gr, gi = (part.transpose(1, 2) for part in _spectrum(w, t.kernel))
-            dxr = torch.bmm(gr, yr).baddbmm_(gi, yi)
-            dxi = torch.bmm(gr, yi).baddbmm_(gi, yr, alpha=-1)
-            dx = _pixels(dxr, dxi, t.image)
+            dw = _pixels(dg, t.kernel)
         if ctx.needs_input_grad[2]:
             db = yr[0].sum(1) * t.area
+        if ctx.needs_input_grad[0]:
+            gr, gi = (part.transpose(1, 2) for part in _spectrum(w, t.kernel))
+            spectrum = [torch.bmm(gr, yr).baddbmm_(gi, yi), torch.bmm(gr, yi).baddbmm_(gi, yr, alpha=-1)]
+            del yr, yi
+            dx = _pixels(spectrum, t.image)
         return dx, dw, db
 
 
@@ -286,13 +284,19 @@ def _spectrum(x: Tensor, by: Transform) -> tuple[Tensor, Tensor]:
     return torch.bmm(over(by.real), rows).view(-1, p, q), torch.bmm(over(by.imaginary), rows).view(-1, p, q)
 
 
-def _pixels(real: Tensor, imaginary: Tensor, by: Transform) -> Tensor:
-    """The adjoint of `_spectrum`: two parts [UV, P, Q] → [h, w, P, Q]."""
+def _pixels(parts: list[Tensor], by: Transform) -> Tensor:
+    """The adjoint of `_spectrum`: (real, imaginary), [UV, P, Q] each, → [h, w, P, Q].
+
+    The list is emptied, so that the spectrum's memory is free before the result needs some.
+    """
+    imaginary, real = parts.pop(), parts.pop()
     _, p, q = real.shape
     u, (v, both) = by.rows.shape[0] // 2, by.real.shape
     over = lambda matrix: matrix.T.expand(u, both, v)
     columns = torch.bmm(over(by.real), real.view(u, v, p * q))
+    del real
     columns = columns.baddbmm_(over(by.imaginary), imaginary.view(u, v, p * q))  # [U, 2w, PQ]
+    del imaginary
     return (by.rows.T @ columns.view(2 * u, -1)).view(-1, both // 2, p, q)
 
 
