@@ -125,7 +125,7 @@ def test_odd_shapes_have_finite_attributes(shape):
 
 
 def test_chunks_make_no_difference_and_progress_reaches_the_end(monkeypatch):
-    split = ArraySplit(random_pictures(11), torch.zeros(11).long())
+    split, threads = ArraySplit(random_pictures(11), torch.zeros(11).long()), torch.get_num_threads()
     index, told = torch.tensor([10, 3, 4, 0, 9, 8, 1]), []
     whole, thumbnails = image_statistics(split, index)
     monkeypatch.setattr(attributes, "AT_ONCE", 2 * 3 * 15 * 16)
@@ -133,6 +133,7 @@ def test_chunks_make_no_difference_and_progress_reaches_the_end(monkeypatch):
     for a, b in zip(whole, parts, strict=True):
         np.testing.assert_allclose(a.values, b.values, atol=1e-6)
     np.testing.assert_allclose(thumbnails, others, atol=1e-6)
+    assert torch.get_num_threads() == threads  # as it was
     assert [done for _, done, _ in told] == [2, 4, 6, 7]
     assert told[-1] == ("looking at pictures", 7, 7)
     assert [one.name for one in parts] == list(attributes.STATISTICS)

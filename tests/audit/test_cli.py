@@ -98,6 +98,7 @@ def test_embeddings(tmp_path):
         (["planted", "--cure"], "plant one with --inject colour:0.95"),
         (["planted", "--inject", "color:0.9"], "did you mean 'colour'"),
         (["planted", "--inject", "colour"], 'such as "colour:0.95"'),
+        (["planted", "--inject", "colour:0.9", "--set", "data.inject=patch:0.9"], "would both be planted; give one"),
         (["planted", "--permutations", "20"], "take at least 100"),
         (["planted", "--alpha", "0"], "alpha must lie between 0 and 1"),
         (["planted", "--set", "data.roh=0.5"], 'did you mean "data.rho"'),

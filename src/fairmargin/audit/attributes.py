@@ -6,7 +6,8 @@ To add an image statistic: a function from `Pictures` to [n, columns], and a row
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -187,17 +188,29 @@ def image_statistics(split: Split, index: Tensor, progress: Progress = silent) -
     measures = {name: statistic.of for name, statistic in STATISTICS.items()} | {THUMBNAILS: _thumbnail}
     step = max(1, AT_ONCE // max(1, split.images(index[:1]).numel()))
     kept: dict[str, Tensor] = {}
-    for start in range(0, len(index), step):
-        pictures = Pictures(split.images(index[start : start + step]))
-        for name, measure in measures.items():
-            values = measure(pictures)
-            # All of it at once: small pieces kept between large ones that are freed would scatter the memory.
-            kept.setdefault(name, torch.empty(len(index), values.shape[1]))[start : start + step] = values
-        progress("looking at pictures", min(start + step, len(index)), len(index))
+    with _one_thread():
+        for start in range(0, len(index), step):
+            pictures = Pictures(split.images(index[start : start + step]))
+            for name, measure in measures.items():
+                values = measure(pictures)
+                # All of it at once: small pieces kept between large ones that are freed would scatter the memory.
+                kept.setdefault(name, torch.empty(len(index), values.shape[1]))[start : start + step] = values
+            progress("looking at pictures", min(start + step, len(index)), len(index))
     attributes = [
         Attribute(name, statistic.family, statistic.kind, kept[name].numpy()) for name, statistic in STATISTICS.items()
     ]
     return attributes, kept[THUMBNAILS].numpy()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The operations are many and small: threads would spend their time waiting for each other, on a busy machine nearly all."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _thumbnail(p: Pictures) -> Tensor:

@@ -114,6 +114,10 @@ def _data(config: "Config", injected: str | None, seed: int) -> tuple["Data", di
 
     if injected is not None:
         parse(injected)  # before minutes of reading
+        if config.data.inject is not None:
+            raise ValueError(
+                f"--inject {injected} and data.inject={config.data.inject} would both be planted; give one"
+            )
     data = assemble.data(config)
     columns = _columns(config, data)
     return (data if injected is None else inject(data, injected, seed)), columns
