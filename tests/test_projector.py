@@ -18,6 +18,7 @@ from fairmargin.losses import eps_supinfonce, fairkl
 from fairmargin.projector import _clusters, _whitening
 
 
+@pytest.mark.slow
 @parametrize_with_checks([FairMarginProjector(max_iter=3)])
 def test_scikit_learns_estimator_checks(estimator, check):
     check(estimator)

@@ -150,8 +150,8 @@ def test_a_capture_is_a_run_and_its_features_stand_in_the_order_of_the_split(mad
         with torch.inference_mode():
             for i in (0, 5, len(part) - 1):
                 h = method.encoder(data.eval_views(part.images(torch.tensor([i]))))
-                assert torch.allclose(said.features[i], h[0], atol=1e-5)
-                assert torch.allclose(said.logits[i], method.classifier(h)[0], atol=1e-5)
+                torch.testing.assert_close(said.features[i], h[0], rtol=1e-4, atol=1e-4)  # other batches, other sums
+                torch.testing.assert_close(said.logits[i], method.classifier(h)[0], rtol=1e-4, atol=1e-3)
         assert torch.equal(said.labels, part.labels)
         assert found.facts["hashes"][split] == data_hash(part)
     assert bool((found.splits["train"].features >= 0).all())  # after a ReLU, as the paper's

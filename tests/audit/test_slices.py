@@ -57,6 +57,7 @@ def test_p_is_the_exact_test_of_fisher_on_the_second_half():
     assert one.p == pytest.approx(fisher_exact(table, alternative="greater").pvalue)
 
 
+@pytest.mark.slow
 def test_random_mistakes_are_not_reported():
     reported = 0
     for seed in range(20):

@@ -76,7 +76,12 @@ def test_float64_stays_and_views_are_rows(name):
     assert value.item() == pytest.approx(rows.item(), rel=1e-12)
 
 
-COMPILED = [(name, "aot_eager") for name in LOSSES if name != "softcon"]  # softcon above draws random numbers
+QUICK = ("supinfonce-c", "fairkl")
+COMPILED = [
+    pytest.param(name, "aot_eager", marks=[] if name in QUICK else pytest.mark.slow)
+    for name in LOSSES
+    if name != "softcon"  # which draws random numbers above
+]
 COMPILED += [pytest.param(name, "inductor", marks=pytest.mark.slow) for name in ("supinfonce-c", "fairkl")]
 
 

@@ -75,6 +75,7 @@ def test_fit_l1_satisfies_the_conditions_of_its_optimum(strength):
     assert fit_l1(x, y, 5, strength)[1][3:].tolist() == [-torch.inf] * 2
 
 
+@pytest.mark.slow
 def test_predictions_are_the_trained_classifiers_until_the_end_and_training_is_that_of_ce():
     data = tiny.split()
     runs = {}
@@ -169,6 +170,7 @@ def test_choosing_c_looks_at_samples_that_were_not_fitted_to(monkeypatch):
     assert (len(seen["fitted"]), len(seen["judged"])) == (1000, 1000)
 
 
+@pytest.mark.slow
 def test_samples_of_unknown_bias_are_left_out():
     def with_unknown(name):
         known = raw_sweep(name)[0]

@@ -126,7 +126,8 @@ def test_channels_last_changes_the_layout_only(name):
     torch.testing.assert_close(h, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["resnet20", pytest.param("bagnet18", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet20", "bagnet18"])
 def test_compiles_as_one_graph(name):
     encoder, x = build(name), images(2)
     eager = copy.deepcopy(encoder)
