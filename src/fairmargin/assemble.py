@@ -18,7 +18,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.config import Config, difference, load, load_resolved
 from fairmargin.data import Data, Split
 from fairmargin.data.bias import count_cells
-from fairmargin.data.inject import inject
+from fairmargin.data.inject import inject, parse
 from fairmargin.data.loader import Loader
 from fairmargin.data.options import keywords
 from fairmargin.data.samplers import (
@@ -88,6 +88,8 @@ def data(config: Config) -> Data:
     chosen, options = config.data, dict(config.data.options)
     if "seed" in keywords(datasets.DATASETS[chosen.name]):
         options.setdefault("seed", config.seed)
+    if chosen.inject is not None:
+        parse(chosen.inject)  # before minutes of reading
     built = datasets.build(chosen.name, chosen.root, **options)
     if chosen.inject is not None:
         built = inject(built, chosen.inject, config.seed)

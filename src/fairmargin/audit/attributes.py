@@ -6,8 +6,7 @@ To add an image statistic: a function from `Pictures` to [n, columns], and a row
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +22,7 @@ from fairmargin.data.decode import FORMATS
 from fairmargin.data.folder import natural_order
 from fairmargin.data.split import FileSplit, Split
 from fairmargin.data.table import find_column, read_table
+from fairmargin.threads import one_thread
 
 AT_ONCE = 1 << 19  # values of pixels held at a time: what the processor caches, several copies of it
 EDGE = 0.1  # brightness per pixel from which on there is an edge
@@ -188,7 +188,7 @@ def image_statistics(split: Split, index: Tensor, progress: Progress = silent) -
     measures = {name: statistic.of for name, statistic in STATISTICS.items()} | {THUMBNAILS: _thumbnail}
     step = max(1, AT_ONCE // max(1, split.images(index[:1]).numel()))
     kept: dict[str, Tensor] = {}
-    with _one_thread():
+    with one_thread():
         for start in range(0, len(index), step):
             pictures = Pictures(split.images(index[start : start + step]))
             for name, measure in measures.items():
@@ -200,17 +200,6 @@ def image_statistics(split: Split, index: Tensor, progress: Progress = silent) -
         Attribute(name, statistic.family, statistic.kind, kept[name].numpy()) for name, statistic in STATISTICS.items()
     ]
     return attributes, kept[THUMBNAILS].numpy()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The operations are many and small: threads would spend their time waiting for each other, on a busy machine nearly all."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _thumbnail(p: Pictures) -> Tensor:

@@ -61,6 +61,7 @@ def audit(
     Writes audit.html and audit.json. On a dataset: which simple attributes tell the label suspiciously well. On a run or
     embeddings: whom the model fails, what the embedding is organised by, and slices where it fails.
     """
+    from fairmargin import assemble
     from fairmargin.audit.page import write
     from fairmargin.record import is_run
 
@@ -79,10 +80,12 @@ def audit(
                 found = _of_model(path, alpha, seed, progress)
                 name = path.stem if path.is_file() else "-".join(path.resolve().parts[-2:])  # METHOD-seed-SEED
             else:
-                config_of = partial(_configuration, target, config, seed, changes or [])
-                data, columns = _data(config_of(None), inject, seed)
+                config_of = partial(_configuration, target, config, seed, inject, changes or [])
+                data = assemble.data(config_of(None))
                 name = data.info.name + (f"-{inject.replace(':', '-')}" if inject else "")
-                found = _of_data(data, columns, permutations, alpha, strength, samples, seed, progress)
+                found = _of_data(
+                    data, _columns(config_of(None), data), permutations, alpha, strength, samples, seed, progress
+                )
                 found = _cured(found, config_of, data, samples, seed, progress) if cure else found
         page, numbers = write(found, out or Path("audit") / name)
         _say(found)
@@ -98,29 +101,19 @@ def _of_model(path: Path, alpha: float | None, seed: int, progress: "Report") ->
     return look(path, alpha=0.05 if alpha is None else alpha, seed=seed, progress=progress)
 
 
-def _configuration(target: str, file: Path | None, seed: int, changes: list[str], method: str | None) -> "Config":
+def _configuration(
+    target: str, file: Path | None, seed: int, inject: str | None, changes: list[str], method: str | None
+) -> "Config":
     from fairmargin import config as configuration
 
     config = configuration.load(file, dataset=target, method=method, seed=seed, overrides=changes)
     if config.data.name == "folder" and "memory_limit" not in config.data.options:
         config = configuration.override(config, ["data.memory_limit=0"])  # files stay files, which say more
-    return config
-
-
-def _data(config: "Config", injected: str | None, seed: int) -> tuple["Data", dict[str, list[str]]]:
-    """(the dataset, what else its manifest says of each training sample)."""
-    from fairmargin import assemble
-    from fairmargin.data.inject import inject, parse
-
-    if injected is not None:
-        parse(injected)  # before minutes of reading
-        if config.data.inject is not None:
-            raise ValueError(
-                f"--inject {injected} and data.inject={config.data.inject} would both be planted; give one"
-            )
-    data = assemble.data(config)
-    columns = _columns(config, data)
-    return (data if injected is None else inject(data, injected, seed)), columns
+    if inject is None:
+        return config
+    if config.data.inject is not None:
+        raise ValueError(f"--inject {inject} and data.inject={config.data.inject} would both be planted; give one")
+    return configuration.override(config, [f"data.inject={inject}"])
 
 
 def _of_data(

@@ -7,62 +7,31 @@ but weaker, it is a *correlate*: ones are written with less ink than eights, and
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from markupsafe import Markup
 from sklearn.cluster import MiniBatchKMeans
 
-from fairmargin.audit import drawings, significance
+from fairmargin.audit import dataset_page, significance
 from fairmargin.audit.attributes import (
     Attribute,
     file_attributes,
     image_statistics,
     metadata_attributes,
 )
-from fairmargin.audit.section import Figure, Found, Progress, Section, Table, silent
+from fairmargin.audit.finding import CORRELATE, NOTHING, SHORTCUT, Finding, Scored
+from fairmargin.audit.section import Found, Progress, silent
 from fairmargin.audit.significance import Answers, Score
 from fairmargin.batch import DataInfo
 from fairmargin.data.split import Data, Split
-from fairmargin.report.figures import thin_bar
 
-SHORTCUT, CORRELATE, NOTHING = "shortcut", "correlate", "nothing"
 LEARNED = ("blind model", "clusters")  # families; they stand below single attributes of the same verdict
 CLUSTERS = 32  # at least, where there are 50 samples for each
 FOLLOWS = 0.5  # share of the samples that contradict the bias, told as the bias says, from which on it is that bias
 TIED = 1.5  # times as frequent in its class as overall: a bias that goes with the label
 MOST_CLASSES = 100  # of the blind model, whose trees grow with them
 LEAST = 40  # samples
-PICTURED, CORRELATES = 4, 2  # shortcuts in pictures; where there are none, correlates
-EXAMPLES = 4  # pictures of each kind and class
-ROWS = 12  # classes in a figure
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What was found out about one attribute."""
-
-    answers: Answers
-    score: Score
-    verdict: str
-    echo_of: str | None = None  # the name of a stronger shortcut beside which it tells nothing
-    follows: float | None = None  # of the samples that contradict the known bias, the share told as the bias says
-
-    @property
-    def attribute(self) -> Attribute:
-        return self.answers.attribute
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The samples attributes were scored on, by class names that are audited."""
-
-    split: Split
-    index: np.ndarray  # [n] positions in the split
-    labels: np.ndarray  # [n]
-    names: tuple[str, ...]
 
 
 def audit_data(
@@ -129,7 +98,7 @@ def audit_data(
             "warnings": warnings,
             "seconds": round(time.perf_counter() - started, 1),
         },
-        sections=_sections(findings, scored, settings, left_out, planted),
+        sections=dataset_page.sections(findings, scored, settings, left_out, planted),
         warnings=warnings,
     )
 
@@ -312,178 +281,3 @@ def _as_json(rank: int, finding: Finding, scored: Scored) -> dict[str, Any]:
         "contradicting": int((finding.answers.predicted != scored.labels).sum()),
         "recall": {name: float(r) for name, r in zip(scored.names, score.recall, strict=True)},
     }
-
-
-def _remark(finding: Finding, scored: Scored, rank_of: Mapping[str, int]) -> str:
-    score = finding.score
-    if finding.echo_of is not None:
-        return f"echo of {rank_of[finding.echo_of]}"
-    if finding.verdict == SHORTCUT and (finding.answers.predicted == scored.labels).all():
-        return "nothing contradicts it: is it the label under another name?"
-    if finding.verdict == CORRELATE and finding.attribute.sees_shape:
-        return "may see the object itself"
-    if finding.verdict == CORRELATE:
-        return f"tells {scored.names[int(score.recall.argmax())]} best"
-    return ""
-
-
-# The page
-
-
-def _sections(
-    findings: Sequence[Finding],
-    scored: Scored,
-    settings: Mapping[str, Any],
-    left_out: Sequence[str],
-    planted: Mapping[str, Any] | None,
-) -> list[Section]:
-    leaders = [f for f in findings if f.verdict == SHORTCUT and f.echo_of is None]
-    correlates = [f for f in findings if f.verdict == CORRELATE]
-    pages = [_looks(k, f, scored) for k, f in enumerate(leaders[:PICTURED] or correlates[:CORRELATES], 1)]
-    return [
-        *([_planted_section(planted)] if planted else []),
-        _ranking(findings, scored),
-        *pages,
-        _method(settings, left_out),
-    ]
-
-
-def _planted_section(planted: Mapping[str, Any]) -> Section:
-    if planted["found"]:
-        lead = (
-            f"The shortcut {planted['shortcut']} was planted in these data, and the audit found it: {planted['by']}, "
-            f"rank {planted['rank']}, corrected p = {planted['p_corrected']:.3g}."
-        )
-    else:
-        lead = (
-            f"The shortcut {planted['shortcut']} was planted in these data, and the audit reports none that follows it. "
-            "That is right where it is no more frequent than chance, and a miss where it is."
-        )
-    return Section("planted", "The planted shortcut", lead)
-
-
-def _ranking(findings: Sequence[Finding], scored: Scored) -> Section:
-    chance = 1 / len(scored.names)
-    rank_of = {f.attribute.name: rank for rank, f in enumerate(findings, 1)}
-    has_bias = any(f.follows is not None for f in findings)
-    rows = []
-    for rank, f in enumerate(findings, 1):
-        bar = thin_bar(min(max(f.score.accuracy, 0), 1), None, None, chance)
-        right = Markup("{}{}").format(f"{100 * f.score.accuracy:.1f} ± {100 * f.score.error:.1f}", bar)
-        name = Markup("{}. {} <small>{}</small>").format(rank, f.attribute.name, f.attribute.family)
-        kind = "echo" if f.echo_of else f.verdict
-        tag = Markup('<span class="verdict {}">{}</span>').format(kind, f.verdict)
-        follows = [f"{100 * f.follows:.0f}" if f.follows is not None else "–"] if has_bias else []
-        numbers = [f"{f.score.strength:.2f}".replace("-", "−"), f"{f.score.p_corrected:.3g}"]
-        rows.append([name, right, *numbers, tag, *follows, _remark(f, scored, rank_of)])
-    lead = (
-        "Each attribute was fitted to one half of the training pictures and scored on the other, classes counted alike. "
-        f"Strength is 0 at chance ({100 * chance:.0f} %, the mark in the bar) and 1 when every label is told. An echo tells "
-        "nothing that a stronger one does not."
-    )
-    if has_bias:
-        lead += (
-            " The known bias was not looked at; “follows bias” is how often an attribute says what the bias says where"
-        )
-        lead += " bias and label disagree."
-    bias = ["follows bias, %"] if has_bias else []
-    head = ["attribute", "right, %", "strength", "p, corrected", "verdict", *bias, "remark"]
-    numeric = (1, 2, 3, *((5,) if has_bias else ()))
-    return Section("ranking", "What tells the label", lead, tables=[Table(head, rows, numeric)])
-
-
-def _looks(k: int, finding: Finding, scored: Scored) -> Section:
-    name = finding.attribute.name
-    classes = np.argsort(-finding.score.recall, kind="stable")[:ROWS]
-    classes.sort()
-    lead = (
-        f"On the left pictures of each class such as the {name} expects, on the right pictures that contradict it: without "
-        "enough of those, no method can tell the shortcut from the label."
-    )
-    if finding.verdict == CORRELATE:
-        lead = f"A correlate, not called a shortcut: the {name} tells something about the label, but far from all."
-    figures = [_values(finding, scored, classes), _examples(finding, scored, classes)]
-    return Section(f"look-{k}", f"What it looks like: {name}", lead, figures)
-
-
-def _values(finding: Finding, scored: Scored, classes: np.ndarray) -> Figure:
-    attribute, names = finding.attribute, [scored.names[y] for y in classes]
-    at = np.isin(scored.labels, classes)
-    labels = np.searchsorted(classes, scored.labels[at])
-    label = f"{attribute.name.capitalize()} of each class"
-    if attribute.kind in ("colour", "number"):
-        values = finding.answers.values[at]
-        if attribute.kind == "colour":
-            return Figure(label, drawings.colour_bars(values, labels, names, label), "Each bar is one class.")
-        caption = "Dot: middle value; thick: half of the samples; thin: nine tenths."
-        return Figure(label, drawings.boxes(values[:, 0], labels, names, label), caption)
-    if attribute.kind == "category":
-        return _levels(finding, labels, names, at, label)
-    told = np.searchsorted(classes, finding.answers.predicted[at])
-    known = np.isin(finding.answers.predicted[at], classes)
-    share = _shares(labels[known], told[known], len(names), len(names))
-    body = drawings.share_map(share, names, names, f"Classes as the {attribute.name} alone tells them")
-    caption = "Rows: the label. Columns: what the attribute alone says, in per cent."
-    return Figure(f"What the {attribute.name} takes each class for", body, caption)
-
-
-def _levels(finding: Finding, labels: np.ndarray, names: Sequence[str], at: np.ndarray, label: str) -> Figure:
-    codes, levels = finding.answers.values[at], finding.attribute.levels
-    common = np.argsort(-np.bincount(codes, minlength=len(levels)), kind="stable")[:ROWS]
-    common.sort()
-    share = _shares(labels, codes, len(names), len(levels))[:, common]
-    body = drawings.share_map(share, names, [levels[k] for k in common], label)
-    return Figure(label, body, "Rows: the label. Columns: the commonest values, in per cent of the row.")
-
-
-def _shares(rows: np.ndarray, columns: np.ndarray, height: int, width: int) -> np.ndarray:
-    table = np.bincount(rows * width + columns, minlength=height * width).reshape(height, width)
-    return table / np.maximum(table.sum(1, keepdims=True), 1)
-
-
-def _examples(finding: Finding, scored: Scored, classes: np.ndarray) -> Figure:
-    answers, rows = finding.answers, []
-    for y in classes:
-        mine = scored.labels == y
-        wrong = answers.predicted != y
-        rows.append(
-            drawings.Contrast(
-                scored.names[y],
-                _shown(answers, scored, mine & ~wrong),
-                _shown(answers, scored, mine & wrong),
-                float(wrong[mine].mean()),
-            )
-        )
-    return Figure("Pictures", drawings.contrasts(rows, finding.attribute.name))
-
-
-def _shown(answers: Answers, scored: Scored, among: np.ndarray) -> list[drawings.Shown]:
-    """The samples the attribute is surest of; where it is equally sure of many, any of them."""
-    where = np.random.default_rng(0).permutation(np.flatnonzero(among))
-    where = where[np.argsort(-answers.confidence[where], kind="stable")][:EXAMPLES]
-    if not len(where):
-        return []
-    images = scored.split.images(torch.from_numpy(scored.index[where]))
-    return [
-        drawings.Shown(image.numpy(), scored.names[answers.predicted[i]])
-        for image, i in zip(images, where, strict=True)
-    ]
-
-
-def _method(settings: Mapping[str, Any], left_out: Sequence[str]) -> Section:
-    lead = (
-        "The labels of the scored half were permuted; one permutation serves all attributes, and the largest standardised "
-        "score of each corrects for looking at many. A shortcut has a corrected p below the level and at least the strength "
-        "below; what is surer than chance but weaker is a correlate. Samples are taken to be independent of each other: "
-        "near-duplicates make everything look surer than it is."
-    )
-    rows = [
-        ["pictures looked at", f"{settings['samples']:,}"],
-        ["of these scored", f"{settings['scored']:,}"],
-        ["permutations", f"{settings['permutations']:,}"],
-        ["level of corrected p", f"{settings['alpha']:g}"],
-        ["strength of a shortcut", f"{settings['strong']:g}"],
-        ["seed", str(settings["seed"])],
-        *(["left out", said] for said in left_out),
-    ]
-    return Section("method", "How this was measured", lead, tables=[Table(["", ""], rows)])

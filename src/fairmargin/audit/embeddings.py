@@ -6,8 +6,7 @@ found = audit_arrays({"embeddings": z, "labels": y, "bias": b, "predicted": answ
 Everything quadratic in the number of samples is done on a random part, whose size the result states.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -38,6 +37,7 @@ from fairmargin.losses.inputs import unit
 from fairmargin.losses.moments import COUNT, FIRST, SECOND, set_sums
 from fairmargin.methods.dfr import balanced
 from fairmargin.record import CONFIG, RunError, RunRecord, data_hash
+from fairmargin.threads import one_thread
 
 FOLDS = 5
 PROBED = 4000  # samples that a probe is fitted to
@@ -180,24 +180,13 @@ def _folds(values: Tensor, seed: int) -> Tensor:
     return fold
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Fits this small wait for each other's threads longer than they compute, many times longer on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _probe_answers(x: NDArray[np.float32], y: Tensor, fitted: Tensor, judged: Tensor, seed: int) -> Tensor:
     among = fitted.nonzero()[:, 0]
     if len(among) > PROBED:
         drawn = torch.randperm(len(among), generator=torch.Generator().manual_seed(seed))[:PROBED]
         among = among[drawn.sort().values]
     rows = unit(torch.from_numpy(x[among.numpy()]))
-    with _one_thread():
+    with one_thread():
         probe = fit_probe(rows, y[among], int(y.max()) + 1, l2=1e-3, max_iterations=ITERATIONS)
     parts = judged.nonzero()[:, 0].split(8192)
     return torch.cat([probe.logits(unit(torch.from_numpy(x[part.numpy()]))).argmax(1) for part in parts])

