@@ -38,6 +38,7 @@ from fairmargin.losses.inputs import check_choice
 Algorithm = Literal["auto", "direct", "spectral", "unrolled"]
 LARGE = 5  # 3×3 kernels save little, and their networks rearrange memory between layers
 CACHED = 49  # positions whose squares are added up before they leave the cache
+PARTS = 3  # of a spectrum, one after the other: less memory at once, and in smaller pieces
 WORTH = 1.6  # times fewer multiplications pay: small products and transforms reach half the rate of direct convolutions
 
 
@@ -231,38 +232,42 @@ class _Spectral(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, w)
-        t = _transforms(*x.shape[:2], w.shape[0], x.dtype, x.device)
-        xr, xi = _spectrum(x, t.image)  # [UV, C, N]
-        gr, gi = _spectrum(w, t.kernel)  # [UV, O, C]
-        y = [torch.bmm(gr, xr).baddbmm_(gi, xi, alpha=-1), torch.bmm(gr, xi).baddbmm_(gi, xr)]
-        del xr, xi
-        if b is not None:  # a constant is the frequency 0
-            y[0][0] += b[:, None] * t.area
-        return _pixels(y, t.result)
+        y = None
+        for t in _transforms(*x.shape[:2], w.shape[0], x.dtype, x.device):
+            xr, xi = _spectrum(x, t.image)  # [UV, C, N]
+            gr, gi = _spectrum(w, t.kernel)  # [UV, O, C]
+            spectrum = [torch.bmm(gr, xr).baddbmm_(gi, xi, alpha=-1), torch.bmm(gr, xi).baddbmm_(gi, xr)]
+            del xr, xi
+            if b is not None and y is None:  # a constant is the frequency 0
+                spectrum[0][0] += b[:, None] * t.area
+            y = _pixels(spectrum, t.result, y)
+        assert y is not None
+        return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
-        t = _transforms(*x.shape[:2], w.shape[0], x.dtype, x.device)
-        yr, yi = _spectrum(gradients[0], t.result)
+        wants_x, wants_w, wants_b = ctx.needs_input_grad
         dx = dw = db = None
-        if ctx.needs_input_grad[1]:
-            xr, xi = (part.transpose(1, 2) for part in _spectrum(x, t.image))
-            dg = [torch.bmm(yr, xr).baddbmm_(yi, xi), torch.bmm(yi, xr).baddbmm_(yr, xi, alpha=-1)]
-            del xr, xi
-            dw = _pixels(dg, t.kernel)
-        if ctx.needs_input_grad[2]:
-            db = yr[0].sum(1) * t.area
-        if ctx.needs_input_grad[0]:
-            gr, gi = (part.transpose(1, 2) for part in _spectrum(w, t.kernel))
-            spectrum = [torch.bmm(gr, yr).baddbmm_(gi, yi), torch.bmm(gr, yi).baddbmm_(gi, yr, alpha=-1)]
-            del yr, yi
-            dx = _pixels(spectrum, t.image)
+        for t in _transforms(*x.shape[:2], w.shape[0], x.dtype, x.device):
+            yr, yi = _spectrum(gradients[0], t.result)
+            if wants_w:
+                xr, xi = (part.transpose(1, 2) for part in _spectrum(x, t.image))
+                dg = [torch.bmm(yr, xr).baddbmm_(yi, xi), torch.bmm(yi, xr).baddbmm_(yr, xi, alpha=-1)]
+                del xr, xi
+                dw = _pixels(dg, t.kernel, dw)
+            if wants_b and db is None:
+                db = yr[0].sum(1) * t.area
+            if wants_x:
+                gr, gi = (part.transpose(1, 2) for part in _spectrum(w, t.kernel))
+                spectrum = [torch.bmm(gr, yr).baddbmm_(gi, yi), torch.bmm(gr, yi).baddbmm_(gi, yr, alpha=-1)]
+                del yr, yi
+                dx = _pixels(spectrum, t.image, dx)
         return dx, dw, db
 
 
 class Transform(NamedTuple):
-    """From pixels [h, w] to half a spectrum [U, V], and by the transposed matrices back."""
+    """From pixels [h, w] to some rows [U, V] of half a spectrum, and by the transposed matrices back."""
 
     rows: Tensor  # [2U, h], real and imaginary parts in turn
     real: Tensor  # [V, 2w], of columns given as (real part, imaginary part)
@@ -284,8 +289,8 @@ def _spectrum(x: Tensor, by: Transform) -> tuple[Tensor, Tensor]:
     return torch.bmm(over(by.real), rows).view(-1, p, q), torch.bmm(over(by.imaginary), rows).view(-1, p, q)
 
 
-def _pixels(parts: list[Tensor], by: Transform) -> Tensor:
-    """The adjoint of `_spectrum`: (real, imaginary), [UV, P, Q] each, → [h, w, P, Q].
+def _pixels(parts: list[Tensor], by: Transform, onto: Tensor | None) -> Tensor:
+    """The adjoint of `_spectrum`: (real, imaginary), [UV, P, Q] each, → [h, w, P, Q], added to `onto`.
 
     The list is emptied, so that the spectrum's memory is free before the result needs some.
     """
@@ -295,13 +300,17 @@ def _pixels(parts: list[Tensor], by: Transform) -> Tensor:
     over = lambda matrix: matrix.T.expand(u, both, v)
     columns = torch.bmm(over(by.real), real.view(u, v, p * q))
     del real
-    columns = columns.baddbmm_(over(by.imaginary), imaginary.view(u, v, p * q))  # [U, 2w, PQ]
+    columns = columns.baddbmm_(over(by.imaginary), imaginary.view(u, v, p * q)).view(2 * u, -1)  # [U·2, w·PQ]
     del imaginary
-    return (by.rows.T @ columns.view(2 * u, -1)).view(-1, both // 2, p, q)
+    if onto is None:
+        return (by.rows.T @ columns).view(-1, both // 2, p, q)
+    onto.view(len(onto), -1).addmm_(by.rows.T, columns)
+    return onto
 
 
 @lru_cache(maxsize=64)
-def _transforms(h: int, w: int, k: int, dtype: torch.dtype, device: torch.device) -> Transforms:
+def _transforms(h: int, w: int, k: int, dtype: torch.dtype, device: torch.device) -> list[Transforms]:
+    """Between pixels and spectra, for `PARTS` of the frequencies u in turn; the first holds u = v = 0 at its start."""
     tall, wide = h + k // 2, w + k // 2
     frequencies = tall // 2 + 1
 
@@ -315,8 +324,16 @@ def _transforms(h: int, w: int, k: int, dtype: torch.dtype, device: torch.device
     # A frequency u stands for −u too, unless they are the same.
     twice = torch.tensor([1.0 if u == -u % tall else 2.0 for u in range(frequencies)], dtype=torch.double)
     result = image._replace(rows=image.rows * twice.repeat_interleave(2)[:, None] / (tall * wide))
-    ready = lambda one: Transform(*(matrix.to(device, dtype) for matrix in one))
-    return Transforms(ready(image), ready(kernel), ready(result), tall * wide)
+    each = 2 * -(-frequencies // PARTS)
+
+    def part(one: Transform, first: int) -> Transform:
+        some = one._replace(rows=one.rows[first : first + each])
+        return Transform(*(matrix.to(device, dtype) for matrix in some))
+
+    return [
+        Transforms(part(image, first), part(kernel, first), part(result, first), tall * wide)
+        for first in range(0, 2 * frequencies, each)
+    ]
 
 
 def _waves(length: int, frequencies: int, points: int, sign: int, shift: int) -> tuple[Tensor, Tensor]:
