@@ -119,6 +119,21 @@ def test_cifar10_records(tmp_path, batches):
         raw.cifar10(files)
 
 
+def test_cifar100_records(tmp_path, batches):
+    files = {f"{name}.bin": tmp_path / f"{name}.bin" for name in ("train", "test")}
+    for path, (images, labels) in zip(files.values(), batches, strict=False):
+        coarse, fine = np.full(3, 19, np.uint8), (labels + 90).astype(np.uint8)
+        path.write_bytes(np.c_[coarse, fine, planes(images)].tobytes())
+    images, labels, test_images, test_labels = raw.cifar100(files)
+    np.testing.assert_array_equal(images, batches[0][0])
+    np.testing.assert_array_equal(labels, batches[0][1] + 90)
+    np.testing.assert_array_equal(test_images, batches[1][0])
+    np.testing.assert_array_equal(test_labels, batches[1][1] + 90)
+    files["test.bin"].write_bytes(files["test.bin"].read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"9,221 bytes, not a whole number of records of 3,074"):
+        raw.cifar100(files)
+
+
 def test_cifar10_strips(tmp_path, batches):
     for name, (images, _) in zip(BATCHES, batches, strict=True):
         Image.fromarray(images.reshape(-1, 1024, 3)).save(tmp_path / f"{name}.png")

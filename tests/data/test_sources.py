@@ -150,6 +150,14 @@ def test_cifar10_is_found_in_three_layouts(tmp_path, layout, folder):
     assert {path.parent for path in locate("cifar10", tmp_path).values()} == {tmp_path / folder}
 
 
+@pytest.mark.parametrize(("layout", "folder"), [(0, "cifar-100-python"), (1, "cifar100/cifar-100-binary")])
+def test_cifar100_is_found_in_two_layouts(tmp_path, layout, folder):
+    (tmp_path / folder).mkdir(parents=True)
+    for name in sources.SOURCES["cifar100"].layouts[layout].files:
+        (tmp_path / folder / name).write_bytes(b"x")
+    assert {path.parent for path in locate("cifar100", tmp_path).values()} == {tmp_path / folder}
+
+
 def test_missing_says_what_where_and_how(tmp_path):
     with pytest.raises(MissingData) as caught:
         locate("mnist", tmp_path)

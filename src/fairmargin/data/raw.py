@@ -53,7 +53,7 @@ def cifar10(files: dict[str, Path]) -> Arrays:
     if "data_batch_1.png" in files:
         return _from_strips(files, train)
     if "data_batch_1.bin" in files:
-        batches = [_from_records(files[f"{name}.bin"]) for name in [*train, "test_batch"]]
+        batches = [_from_records(files[f"{name}.bin"], 1, 10) for name in [*train, "test_batch"]]
     else:
         batches = [_from_pickle(files[name], "cifar10", name, "labels", 10) for name in [*train, "test_batch"]]
     images, labels = ([batch[i] for batch in batches] for i in (0, 1))
@@ -62,17 +62,23 @@ def cifar10(files: dict[str, Path]) -> Arrays:
 
 def cifar100(files: dict[str, Path]) -> Arrays:
     """As `cifar10`, with the 100 fine labels."""
+    if "train.bin" in files:
+        return *_from_records(files["train.bin"], 2, 100), *_from_records(files["test.bin"], 2, 100)
     train, test = (_from_pickle(files[name], "cifar100", name, "fine_labels", 100) for name in ("train", "test"))
     return *train, *test
 
 
-def _from_records(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Records of one label byte and 3 × 1024 bytes of red, green and blue."""
+def _from_records(path: Path, label_bytes: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Records of label bytes, of which the last counts (CIFAR-100's first is the coarse label), and 3 × 1024 bytes of
+    red, green and blue."""
     content = np.frombuffer(b"".join(read_bare(path, max_bytes=_LARGEST)), np.uint8)
-    if len(content) == 0 or len(content) % 3073:
-        raise ValueError(f"{path} holds {len(content):,} bytes, not a whole number of records of 3,073; get it again")
-    records = content.reshape(-1, 3073)
-    return _checked(_from_planes(records[:, 1:]), records[:, 0], 10, path)
+    length = label_bytes + 3072
+    if len(content) == 0 or len(content) % length:
+        raise ValueError(
+            f"{path} holds {len(content):,} bytes, not a whole number of records of {length:,}; get it again"
+        )
+    records = content.reshape(-1, length)
+    return _checked(_from_planes(records[:, label_bytes:]), records[:, label_bytes - 1], classes, path)
 
 
 def _from_pickle(path: Path, source: str, name: str, key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:

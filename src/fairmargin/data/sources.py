@@ -18,6 +18,9 @@ from fairmargin.data.download import MAX_CONTENT, DownloadFailed, download, pack
 from fairmargin.losses.inputs import check_choice
 
 VARIABLE = "FAIRMARGIN_DATA"
+STANDIN = (
+    "STANDIN"  # a file of this name marks a root of pictures that were drawn to look like data (`reproduce.standin`)
+)
 
 
 class MissingData(FileNotFoundError):
@@ -152,12 +155,15 @@ _CIFAR100_PICKLES = Layout(
         ),
     ),
 )
+_CIFAR100_RECORDS = Layout(  # official too; no checksums of its two files are published, so it is not fetched
+    ("cifar-100-binary", "cifar100/cifar-100-binary"), {"train.bin": "", "test.bin": ""}
+)
 SOURCES: dict[str, Source] = {
     "mnist": Source("70,000 grey digits, 28 × 28", (_MNIST,)),
     "cifar10": Source(
         "60,000 colour photographs of 10 classes, 32 × 32", (_CIFAR10_PICKLES, _CIFAR10_RECORDS, _CIFAR10_STRIPS)
     ),
-    "cifar100": Source("60,000 colour photographs of 100 classes, 32 × 32", (_CIFAR100_PICKLES,)),
+    "cifar100": Source("60,000 colour photographs of 100 classes, 32 × 32", (_CIFAR100_PICKLES, _CIFAR100_RECORDS)),
     "cifar10-c": _by_hand(
         "CIFAR-10's test set under 19 corruptions",
         "CIFAR-10-C",
@@ -244,6 +250,12 @@ def data_root(option: Path | None = None) -> Path:
         return Path(cache, "fairmargin")
     usual = {"darwin": Path.home() / "Library" / "Caches", "win32": Path.home() / "AppData" / "Local"}
     return usual.get(sys.platform, Path.home() / ".cache") / "fairmargin"
+
+
+def is_standin(folder: Path) -> bool:
+    """Whether a folder, or one it lies in, is marked as generated."""
+    folder = folder.absolute()
+    return any((place / STANDIN).is_file() for place in (folder, *folder.parents))
 
 
 def locate(name: str, root: Path) -> dict[str, Path]:
