@@ -374,3 +374,58 @@ def tune(
         head = f"# fairmargin compare {tuned} --dataset {configs[0].data.name} --methods all\n"
         tuned.write_text(head + settings(found), "utf-8")
         typer.echo(f"the best settings of each, for fairmargin compare: {tuned}")
+
+
+@app.command()
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A table (1–5, 8–12, text), figure1 … figure5, fairkl, all; or ledger, which runs nothing."
+        ),
+    ],
+    budget: Annotated[
+        str, typer.Option(help="paper: as published. laptop: reduced, minutes. smoke: a few steps.")
+    ] = "laptop",
+    seeds: Annotated[str | None, typer.Option(help="How many, or which: 0,5. By default 3 (paper) or 1.")] = None,
+    cell: Annotated[str | None, typer.Option(help='Only those whose name matches: "*fairkl:rho=0.99@authors".')] = None,
+    reading: Annotated[
+        str | None, typer.Option(help="Of FairKL: paper, authors, recommended; comma-separated. All by default.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would run, with the time a probe suggests.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs/reproduce"),
+    ledger: Annotated[Path | None, typer.Option(help="Folder of ledger.md and ledger.csv; OUT by default.")] = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="A README whose results table is renewed from the ledger.")
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Run the paper's tables and figures cell by cell, and keep a ledger of its numbers beside ours. See docs/reproduce.md.
+
+    Again: only what is missing; a run that was killed goes on from its checkpoint.
+    """
+    from fairmargin.reproduce import command
+
+    with _said_plainly():
+        failed = []
+        if what != "ledger":
+            failed = command.reproduce(
+                what,
+                budget=budget,
+                seeds=_seeds(seeds or str(command.SEEDS.get(budget, 1))),
+                pattern=cell,
+                reading=reading,
+                dry_run=dry_run,
+                out=out,
+                extra=changes or (),
+                command=_command(),
+                say=typer.echo,
+            )
+        if not dry_run and (what == "ledger" or budget != "smoke"):
+            command.keep_ledger(out, ledger or out, readme, typer.echo)
+        for outcome in failed:
+            typer.echo(f"not run: {outcome.task}: {outcome.failure}", err=True)
+        if any(not outcome.missing_data for outcome in failed):
+            raise typer.Exit(DIVERGED)

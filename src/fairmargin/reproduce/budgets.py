@@ -1,0 +1,134 @@
+"""How much of a published experiment is run.
+
+paper   the published protocol to the letter
+laptop  the same data, losses and shape of the schedule; a smaller network or fewer epochs, so that two cores need minutes
+smoke   a few steps, on generated data in the real layouts: shows that a cell runs, and nothing about accuracy
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairmargin.losses.inputs import check_choice
+
+BUDGETS = ("paper", "laptop", "smoke")
+GENERIC = ("cifar10", "cifar100", "imagenet100")
+
+# Training images of each dataset, from which a probe of a few steps gives the time of a run.
+TRAINING_IMAGES = {
+    "biased-mnist": 60_000,
+    "biased-mnist-mini": 4_000,
+    "corrupted-cifar10": 50_000,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "bffhq": 19_200,
+    "imagenet9": 54_600,
+    "imagenet100": 126_689,
+}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a budget makes of a cell: keys of the configuration, and another dataset if the cell's own is too large."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    dataset: str = ""
+
+
+EPOCHS = 6  # of Biased-MNIST on a laptop
+# Of every cell with a dataset. Milestones stay at a third and two thirds.
+LAPTOP: dict[str, dict[str, Any]] = {
+    "biased-mnist": {
+        "data.valid_fraction": 0.0,
+        "network.stride": 2,
+        "train.epochs": EPOCHS,
+        "train.batch_size": 128,
+        "schedule.milestones": [EPOCHS / 3, 2 * EPOCHS / 3],
+        "evaluate.every": 1,
+    },
+    "biased-mnist-mini": {"data.valid_fraction": 0.25, "evaluate.every": 0},
+    "corrupted-cifar10": {"data.valid_fraction": 0.0, "train.epochs": 10, "train.steps": "none", "evaluate.every": 2},
+    "bffhq": {"data.valid_fraction": 0.0, "data.size": 64, "train.epochs": 10, "train.steps": "none"},
+    "cifar10": {"data.valid_fraction": 0.0, "network.name": "resnet20", "train.epochs": 10, "train.batch_size": 256},
+    "cifar100": {"data.valid_fraction": 0.0, "network.name": "resnet20", "train.epochs": 10, "train.batch_size": 256},
+    "imagenet100": {"data.valid_fraction": 0.0, "data.size": 64, "network.name": "resnet18", "train.epochs": 5},
+    "imagenet9": {"data.valid_fraction": 0.0, "data.size": 64, "train.epochs": 10},
+}
+GENERIC_LAPTOP = {"optimiser.lr": 0.1, "schedule.warmup_epochs": 1, "train.precision": "float32", "evaluate.every": 0}
+
+SMOKE: dict[str, Any] = {
+    "train.steps": 2,
+    "train.epochs": 1,
+    "train.batch_size": 16,
+    "train.precision": "float32",
+    "evaluate.every": 1,
+    "evaluate.resamples": 10,
+    "evaluate.batch_size": 32,
+}
+
+
+def changes(budget: str, table: str, dataset: str, method: str) -> Changes:
+    check_choice(budget, "budget", BUDGETS)
+    judged = {"evaluate.classifiers": _classifiers(dataset, method)}
+    if budget == "paper":
+        whole = {} if dataset == "biased-mnist-mini" else {"data.valid_fraction": 0.0}
+        return Changes(judged | whole)
+    if budget == "smoke":
+        small = {"data.valid_fraction": 0.1 if dataset == "biased-mnist-mini" else 0.0}
+        return Changes(judged | SMOKE | small | _short(method))
+    if table == "12":
+        # The grid in the small regime, where 5 % of conflicting digits are as many in a batch as 1 % are in the paper's.
+        return Changes(judged | LAPTOP["biased-mnist-mini"] | {"data.rho": 0.95}, "biased-mnist-mini")
+    generic = GENERIC_LAPTOP if dataset in GENERIC else {}
+    return Changes(judged | LAPTOP[dataset] | generic | _short(method))
+
+
+def _classifiers(dataset: str, method: str) -> list[str]:
+    """Generic vision judges embeddings by a linear probe after training; biased data by the one trained along."""
+    return ["own", "probe"] if dataset in GENERIC and method != "ce" else ["own"]
+
+
+def _short(method: str) -> dict[str, Any]:
+    """Stages before the training proper, of methods that have some."""
+    if method.startswith("learned-mixin"):
+        return {"method.pretrain_epochs": 1}
+    if method == "dfa":
+        return {"method.swap_start": 1}
+    return {}
+
+
+def left_out(budget: str, table: str, setting: str) -> str:
+    """Why a budget does not have this cell; empty if it has."""
+    if budget == "laptop" and table == "12" and not setting.startswith("rho=0.99;"):
+        return "the grid of α and λ is run at one ρ"
+    return ""
+
+
+def note(budget: str, table: str, dataset: str) -> str:
+    """How a reduced run differs from the published one, for the ledger."""
+    if budget != "laptop":
+        return ""
+    return REDUCED["biased-mnist-mini"] if table == "12" else REDUCED.get(dataset, "reduced")
+
+
+def why_not_run(dataset: str) -> str:
+    """For cells of which there is no run."""
+    return ABSENT.get(dataset, "no time so far")
+
+
+REDUCED = {
+    "biased-mnist": f"SimpleConvNet(7) with stride 2, batches of 128, {EPOCHS} epochs",
+    "biased-mnist-mini": "5,000 digits at ρ = 0.95, smaller network, 24 epochs",
+    "corrupted-cifar10": f"{LAPTOP['corrupted-cifar10']['train.epochs']} epochs of 200",
+    "bffhq": "64×64 pixels, 10 epochs",
+    "cifar10": "ResNet-20, 10 epochs",
+    "cifar100": "ResNet-20, 10 epochs",
+    "imagenet100": "64×64 pixels, ResNet-18, 5 epochs",
+    "imagenet9": "64×64 pixels, 10 epochs",
+}
+ABSENT = {
+    "imagenet100": "ImageNet is given only to who signs for it",
+    "imagenet9": "ImageNet is given only to who signs for it",
+    "bffhq": "the images are not in a public registry that `fairmargin data get` reaches",
+    "cifar10": "ResNet-50 for 1,000 epochs needs a GPU",
+    "cifar100": "ResNet-50 for 1,000 epochs needs a GPU",
+}

@@ -1,0 +1,124 @@
+"""Cells × seeds under a budget: what is missing is run, what is finished is only read.
+
+    for outcome in carry_out(plan(cells("3"), "laptop", [0], Path("runs/reproduce"))):
+        ...
+
+A killed campaign goes on where it was: every run resumes from its own checkpoint.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairmargin import scores, toml_text
+from fairmargin.data.sources import MissingData, data_root
+from fairmargin.methods.base import Unsuited
+from fairmargin.record import RunRecord, is_run
+from fairmargin.reproduce import budgets, measures, standin
+from fairmargin.reproduce.cells import Cell
+from fairmargin.run import run
+from fairmargin.train import Diverged
+
+CAPTURE = "bagnet18"  # of 9-Class ImageNet, whose bias nobody wrote down
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a campaign."""
+
+    cell: Cell
+    budget: str
+    seed: int
+    out: Path
+    extra: tuple[str, ...] = ()
+    command: tuple[str, ...] = ("fairmargin.reproduce",)
+
+    @property
+    def folder(self) -> Path:
+        return self.cell.folder(self.out, self.budget, self.seed)
+
+    @property
+    def finished(self) -> bool:
+        return is_run(self.folder) and RunRecord.read(self.folder).finished
+
+    def __str__(self) -> str:
+        return f"Table {self.cell.table} {self.cell.name}, seed {self.seed}".replace("Table figure", "Figure ")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    task: Task
+    failure: str = ""  # why there is no result
+    missing_data: bool = False
+
+
+def plan(
+    cells: Sequence[Cell],
+    budget: str,
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    extra: Sequence[str] = (),
+    command: Sequence[str] = ("fairmargin.reproduce",),
+) -> list[Task]:
+    """Every run once, though several tables may show it; those that the budget leaves out are not there."""
+    tasks = [
+        Task(cell, budget, seed, out.absolute(), tuple(extra), tuple(command))
+        for seed in seeds
+        for cell in cells
+        if not budgets.left_out(budget, cell.table, cell.setting)
+    ]
+    return list({task.folder: task for task in reversed(tasks)}.values())[::-1]
+
+
+def perform(task: Task) -> Outcome:
+    """Train, evaluate and measure one cell."""
+    extra = list(task.extra)
+    try:
+        if task.budget == "smoke":
+            extra += standin_root(task.out / "stand-in", task.cell.dataset)
+        extra += beside(task.cell, extra)
+        if task.cell.needs_scores:
+            extra.append(f"data.scores={toml_text.value(str(_capture(task, extra)))}")
+        config = task.cell.config(task.budget, task.seed, extra)
+        run(config, task.folder, command=task.command)
+        measures.complete(task.folder, config)
+    except MissingData as error:
+        return Outcome(task, str(error), missing_data=True)
+    except (Diverged, Unsuited) as error:
+        return Outcome(task, str(error))
+    return Outcome(task)
+
+
+def carry_out(tasks: Sequence[Task], say: Callable[[str], None] = lambda text: None) -> Iterator[Outcome]:
+    """One after the other, in this process."""
+    for number, task in enumerate(tasks, 1):
+        say(f"[{number}/{len(tasks)}] {task}{' (finished)' if task.finished else ''}")
+        yield perform(task)
+
+
+def standin_root(root: Path, dataset: str) -> list[str]:
+    """Generated data, made now if they are not there, as a change of the configuration."""
+    if dataset == "biased-mnist-mini":
+        return []
+    standin.make(root, dataset)
+    return [f"data.root={toml_text.value(str(root))}"]
+
+
+def beside(cell: Cell, extra: Sequence[str]) -> list[str]:
+    """ImageNet-A, and the stylised images that SIN trains on, where they lie in the data root."""
+    if cell.dataset != "imagenet9":
+        return []
+    root = data_root(cell.config("paper", 0, extra).data.root)
+    places = {"imagenet_a": root / "imagenet-a"} | ({"stylized": root / "sin"} if cell.method == "sin" else {})
+    return [f"data.{key}={toml_text.value(str(place))}" for key, place in places.items() if place.is_dir()]
+
+
+def _capture(task: Task, extra: Sequence[str]) -> Path:
+    """The folder with the features of the bias-capturing model, trained now if it is not there."""
+    changes = budgets.changes(task.budget, task.cell.table, task.cell.dataset, "ce")
+    own = [f"{key}={toml_text.value(value)}" for key, value in changes.settings.items()]
+    config = scores.configuration(dataset=task.cell.dataset, capture=CAPTURE, seed=task.seed, overrides=[*own, *extra])
+    folder = task.out / task.budget / "scores" / task.cell.dataset / f"seed-{task.seed}"
+    scores.make(config, folder, command=task.command)
+    return folder

@@ -1,0 +1,66 @@
+"""`fairmargin reproduce`: run cells, draw figures, keep the ledger."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fairmargin.checkpoint import write_atomically
+from fairmargin.losses.inputs import check_choice
+from fairmargin.reproduce import budgets, campaign, drawing, ledger, probe, show
+from fairmargin.reproduce.cells import FIGURES, READINGS, STUDY, TABLES, Cell, cells
+
+WHAT = ("all", *TABLES, "text", *FIGURES, STUDY, "ledger")
+SEEDS = {"paper": 3, "laptop": 1, "smoke": 1}  # unless told otherwise
+Say = Callable[[str], None]
+
+
+def chosen(what: str, pattern: str | None, reading: str | None) -> list[Cell]:
+    readings = list(READINGS) if reading is None else [name.strip() for name in reading.split(",") if name.strip()]
+    return cells(what, pattern=pattern, readings=readings)
+
+
+def reproduce(
+    what: str,
+    *,
+    budget: str,
+    seeds: Sequence[int],
+    pattern: str | None,
+    reading: str | None,
+    dry_run: bool,
+    out: Path,
+    extra: Sequence[str],
+    command: Sequence[str],
+    say: Say,
+) -> list[campaign.Outcome]:
+    """What could not be run. Finished cells are only read."""
+    check_choice(what, "table or figure", WHAT)
+    check_choice(budget, "budget", budgets.BUDGETS)
+    wanted = chosen(what, pattern, reading)
+    tasks = campaign.plan(wanted, budget, seeds, out, extra=extra, command=command)
+    if dry_run:
+        missing = [task for task in tasks if not task.finished]
+        times = probe.estimates(missing, out.absolute() / "stand-in")
+        Console().print(show.planned(tasks, times))
+        whole = show.duration(sum(one.seconds for one in times.values()))
+        say(f"{len(missing)} of {len(tasks)} runs, {whole} of training one after the other")
+        return []
+    outcomes = list(campaign.carry_out(tasks, say))
+    failed = [outcome for outcome in outcomes if outcome.failure]
+    if tasks:
+        Console().print(show.table(wanted, out, budget))
+    for figure in FIGURES:
+        if what in ("all", figure):
+            for file in drawing.draw(figure, out, budget):
+                say(f"{figure}: {file}")
+    return failed
+
+
+def keep_ledger(out: Path, folder: Path, readme: Path | None, say: Say) -> None:
+    """Write the ledger from the runs under `out` and the lines it has; and the README's table."""
+    lines = ledger.merged(ledger.read(folder / "ledger.csv"), ledger.collect(out))
+    ledger.write(folder, lines)
+    say(f"ledger: {folder / 'ledger.md'}, {sum(bool(line.budget) for line in lines)} of {len(lines)} lines with runs")
+    if readme is not None:
+        text = readme.read_text("utf-8")
+        write_atomically(readme, ledger.into_readme(text, lines).encode())

@@ -1,0 +1,296 @@
+"""The ledger: each published number beside ours, with a verdict. Kept as CSV, shown as Markdown.
+
+Runs may come from several machines and times: a line is replaced when runs of its cell are at hand and stays as it was when
+they are not. Verdicts are found anew each time, from all lines:
+
+reproduced        the published protocol gives the published number, within its band (`Published.band`)
+trend reproduced  other than published, or a reduced protocol; but every method that the paper puts clearly above or below
+                  this one, and that we ran in the same way, is on the same side of it here
+not reproduced    it is not
+not run           and why
+"""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fairmargin.checkpoint import write_atomically
+from fairmargin.record import RunRecord, is_run
+from fairmargin.reproduce import budgets
+from fairmargin.reproduce.cells import MEASURES, STUDY, Cell, cells
+from fairmargin.reproduce.measures import Measured, measured
+from fairmargin.reproduce.published import Published
+
+KEPT = ("paper", "laptop")  # budgets whose accuracies mean something
+CLEAR = 2.0  # deviations between two published means that are clearly different, and at least a point
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+TITLES = {
+    "1": "ImageNet-100, the two losses",
+    "2": "Generic vision",
+    "3": "Biased-MNIST",
+    "4": "Corrupted CIFAR-10 and bFFHQ",
+    "5": "9-Class ImageNet and ImageNet-A",
+    "8": "ε, generic vision",
+    "9": "ε, ImageNet-100",
+    "10": "Projection head, Corrupted CIFAR-10",
+    "11": "FairKL of means and of means and variances",
+    "12": "α and λ, Biased-MNIST",
+    "text": "bFFHQ without FairKL",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A published number under one budget. Percent; None where there is nothing."""
+
+    table: str
+    dataset: str
+    method: str  # by the paper's name
+    setting: str
+    reading: str
+    published: float
+    published_std: float | None
+    origin: str
+    budget: str = ""  # empty: not run under any
+    ours: float | None = None
+    ours_std: float | None = None
+    best_on_test: float | None = None
+    seeds: int = 0
+    epochs: str = ""  # "6 of 6"
+    gap: float | None = None
+    verdict: str = ""
+    note: str = ""
+    commit: str = ""
+    command: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.table, self.dataset, self.method, self.setting, self.reading, self.origin, self.budget
+
+
+def collect(out: Path) -> list[Line]:
+    """A line for each published number and budget of which there are runs under `out`."""
+    found = []
+    for cell in (cell for cell in cells("all") if cell.published):
+        for budget in KEPT:
+            if budgets.left_out(budget, cell.table, cell.setting):
+                continue
+            records = runs_of(cell, out, budget)
+            found += [line for number in cell.published if (line := _line(cell, number, budget, records))]
+    return found
+
+
+def runs_of(cell: Cell, out: Path, budget: str) -> list[RunRecord]:
+    """Of all seeds, in their order."""
+    folder = cell.folder(out, budget, 0).parent
+    seeds = sorted(folder.glob("seed-*"), key=lambda path: int(path.name.removeprefix("seed-")))
+    return [RunRecord.read(path) for path in seeds if is_run(path)]
+
+
+def _line(cell: Cell, number: Published, budget: str, records: Sequence[RunRecord]) -> Line | None:
+    measure = number.setting if number.setting in MEASURES else ""
+    several = [one for record in records if (one := measured(record, measure))]
+    if any(one.epochs >= one.of_epochs for one in several):  # while a seed goes on, the finished ones count
+        several = [one for one in several if one.epochs >= one.of_epochs]
+    if not several:
+        return None
+    ours = [one.last for one in several]
+    best = [one.best_on_test for one in several if one.best_on_test is not None]
+    return replace(
+        _empty(cell, number),
+        budget=budget,
+        ours=round(statistics.fmean(ours), 2),
+        ours_std=round(statistics.stdev(ours), 2) if len(ours) > 1 else None,
+        best_on_test=round(statistics.fmean(best), 2) if len(best) == len(ours) else None,
+        seeds=len(ours),
+        epochs=_epochs(several),
+        gap=round(statistics.fmean(ours) - number.mean, 2),
+        note=budgets.note(budget, cell.table, cell.dataset),
+        commit=several[-1].commit,
+        command=cell.command(budget, len(ours)),
+    )
+
+
+def _epochs(several: Sequence[Measured]) -> str:
+    done = {(one.epochs, one.of_epochs) for one in several}
+    return ", ".join(f"{a} of {b}" for a, b in sorted(done))
+
+
+def _empty(cell: Cell, number: Published) -> Line:
+    facts = (cell.table, cell.dataset, cell.row, number.setting, cell.reading)
+    return Line(*facts, number.mean, number.std, number.origin, command=cell.command("paper"))
+
+
+def merged(old: Iterable[Line], new: Iterable[Line]) -> list[Line]:
+    """In the order of the tables; a cell without any run has one line that says so."""
+    known = {line.key: line for line in [*old, *new] if line.budget}
+    lines = []
+    for cell in (cell for cell in cells("all") if cell.published):
+        for number in cell.published:
+            empty = _empty(cell, number)
+            mine = [known[key] for budget in KEPT if (key := replace(empty, budget=budget).key) in known]
+            lines += mine or [replace(empty, verdict="not run", note=budgets.why_not_run(cell.dataset))]
+    return judged(lines)
+
+
+def judged(lines: Sequence[Line]) -> list[Line]:
+    return [replace(line, verdict=_verdict(line, lines)) if line.budget else line for line in lines]
+
+
+def _verdict(line: Line, lines: Sequence[Line]) -> str:
+    assert line.gap is not None
+    whole = line.epochs.split(" of ")[0] == line.epochs.split(" of ")[-1]
+    number = Published(*_facts(line), line.published, line.published_std, line.origin, "")
+    if line.budget == "paper" and whole and abs(line.gap) <= number.band:
+        return "reproduced"
+    pairs = [other for other in lines if _comparable(line, other)]
+    if not pairs:
+        return "not reproduced (nothing to compare it with under this budget)"
+    wrong = [other for other in pairs if (line.ours or 0) <= (other.ours or 0) if line.published > other.published]
+    wrong += [other for other in pairs if (line.ours or 0) >= (other.ours or 0) if line.published < other.published]
+    if not wrong:
+        return f"trend reproduced ({len(pairs)} of {len(pairs)} orderings)"
+    against = ", ".join(dict.fromkeys(other.method for other in wrong))
+    return f"not reproduced ({len(pairs) - len(wrong)} of {len(pairs)} orderings; not against {against})"
+
+
+def _facts(line: Line) -> tuple[str, str, str, str]:
+    return line.table, line.dataset, line.method, line.setting
+
+
+def _comparable(line: Line, other: Line) -> bool:
+    """Another method, or in Table 12 another setting, run in the same way, that the paper puts clearly elsewhere."""
+    same_run = (line.table, line.dataset, line.budget) == (other.table, other.dataset, other.budget)
+    column = lambda one: one.setting.partition(";")[0]
+    if not same_run or not other.budget or column(line) != column(other):
+        return False
+    if (line.method, line.setting) == (other.method, other.setting) or (
+        "" not in (line.reading, other.reading) and (line.reading != other.reading)
+    ):
+        return False
+    noise = CLEAR * math.hypot(line.published_std or 0.0, other.published_std or 0.0)
+    return abs(line.published - other.published) > max(noise, 1.0)
+
+
+# Files
+
+
+def read(file: Path) -> list[Line]:
+    if not file.is_file():
+        return []
+    numbers = {f.name for f in fields(Line) if "float" in str(f.type)}
+    lines = []
+    for row in csv.DictReader(io.StringIO(file.read_text("utf-8"))):
+        values: dict[str, Any] = {
+            k: (float(v) if v else None) if k in numbers else int(v) if k == "seeds" else v for k, v in row.items()
+        }
+        lines.append(Line(**values))
+    return lines
+
+
+def text(lines: Sequence[Line]) -> str:
+    """CSV."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, [f.name for f in fields(Line)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: "" if value is None else value for key, value in asdict(line).items()} for line in lines)
+    return file.getvalue()
+
+
+def markdown(lines: Sequence[Line]) -> str:
+    ran = [line for line in lines if line.budget]
+    counts = {kind: sum(line.verdict.startswith(kind) for line in lines) for kind in VERDICTS}
+    parts = [
+        "# Ledger: the paper's numbers and ours",
+        "Written by `fairmargin reproduce ledger`; `ledger.csv` holds the same with commits and commands. Test accuracy in "
+        "percent: published mean ± std (Barbano et al., ICLR 2023, or whom they quote), ours of the **last** epoch, mean ± "
+        "sample std over seeds. *Best epoch on test* is the convention behind the published numbers; it is shown and never "
+        "used. A *laptop* number is of a reduced protocol (column *how*): read its order among the others, not its height. "
+        "FairKL is read in two ways that are never mixed, as the *paper* prints it and as the *authors'* code computes it "
+        "(docs/fidelity.md), and as we *recommend* it (fairkl.md).",
+        f"{len(lines)} lines: " + ", ".join(f"{number} {kind}" for kind, number in counts.items()) + ".",
+    ]
+    for table, title in TITLES.items():
+        mine = [line for line in ran if line.table == table]
+        missing = [line for line in lines if line.table == table and not line.budget]
+        parts.append(f"## {'In the text' if table == 'text' else f'Table {table}'}: {title}")
+        parts.append(f"`fairmargin reproduce {table} --budget paper`, or `laptop`; one cell with `--cell`.")
+        if mine:
+            parts.append("\n".join([*_HEAD, *map(_row, mine)]))
+        if missing:
+            for why in dict.fromkeys(line.note for line in missing):
+                parts.append(f"Not run, {why}: {', '.join(_named(line for line in missing if line.note == why))}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _named(lines: Iterable[Line]) -> list[str]:
+    """Each method once, with the settings that are missing."""
+    settings: dict[str, dict[str, None]] = {}
+    for line in lines:
+        settings.setdefault(line.method, {})[line.setting] = None
+    return [f"{method} ({', '.join(of)})" if any(of) else method for method, of in settings.items()]
+
+
+VERDICTS = ("reproduced", "trend reproduced", "not reproduced", "not run")
+_COLUMNS = (
+    "data", "method", "FairKL", "setting", "published", "budget", "ours", "best epoch on test", "seeds", "epochs", "gap",
+    "verdict", "how", "commit",
+)  # fmt: skip
+_HEAD = (f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|")
+
+
+def _row(line: Line) -> str:
+    published = spread(line.published, line.published_std)
+    best = "–" if line.best_on_test is None else f"{line.best_on_test:.1f}"
+    values = [
+        line.dataset, line.method, line.reading or "–", line.setting or "–", published, line.budget,
+        spread(line.ours or 0.0, line.ours_std), best, str(line.seeds), line.epochs, f"{line.gap:+.1f}", line.verdict,
+        line.note or "–", f"`{line.commit}`" if line.commit else "–",
+    ]  # fmt: skip
+    return f"| {' | '.join(values)} |"
+
+
+def spread(mean: float, std: float | None) -> str:
+    return f"{mean:.1f}" + (f" ± {std:.1f}" if std is not None else "")
+
+
+def write(folder: Path, lines: Sequence[Line]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "ledger.csv", text(lines).encode())
+    write_atomically(folder / "ledger.md", markdown(lines).encode())
+
+
+# The README's table
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """Table 3 at the laptop budget, for the README: methods × ρ, published beside ours."""
+    mine = [line for line in lines if line.table == "3" and line.budget == "laptop"]
+    columns = sorted({line.setting for line in mine})
+    rows = dict.fromkeys((line.method, line.reading) for line in mine)
+    shown = ["ρ = " + column.removeprefix("rho=") for column in columns]
+    lines_ = [f"| method | {' | '.join(shown)} |", f"|---|{'---|' * len(columns)}"]
+    for method, reading in rows:
+        of = {line.setting: line for line in mine if (line.method, line.reading) == (method, reading)}
+        values = [
+            f"**{spread(of[c].ours or 0.0, of[c].ours_std)}** ({of[c].published:.1f})" if c in of else "–"
+            for c in columns
+        ]
+        lines_.append(f"| {method}{f', {reading}' if reading else ''} | {' | '.join(values)} |")
+    return "\n".join(lines_)
+
+
+def into_readme(readme: str, lines: Sequence[Line]) -> str:
+    """The text with the table between its two markers renewed."""
+    if BEGIN not in readme or END not in readme:
+        raise ValueError(f"the README has no {BEGIN} and {END}; put them where the results table belongs")
+    before, rest = readme.split(BEGIN, 1)
+    return f"{before}{BEGIN}\n{summary(lines)}\n{END}{rest.split(END, 1)[1]}"
+
+
+__all__ = ["STUDY", "Line", "collect", "into_readme", "judged", "markdown", "merged", "read", "summary", "write"]

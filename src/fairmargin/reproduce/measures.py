@@ -1,0 +1,89 @@
+"""Which accuracy of a run stands beside a published number.
+
+The paper reports the best epoch on the test set; we report the last one, and give the other beside it under its own name.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairmargin import assemble
+from fairmargin.checkpoint import write_atomically
+from fairmargin.config import Config
+from fairmargin.data.imagenet import clusters_of, texture_clusters, unbiased_accuracy
+from fairmargin.data.sources import MissingData, data_root
+from fairmargin.data.split import FileSplit
+from fairmargin.record import RunRecord
+
+UNBIASED = "unbiased.json"  # beside a run's result: the UNB of 9-Class ImageNet
+CLUSTERS = "clusters/9class_imagenet_val.csv"  # of clovaai/rebias, in the data root or with the images
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one run, in percent."""
+
+    seed: int
+    last: float
+    best_on_test: float | None  # the literature's convention; chosen by what it reports
+    epochs: int  # done
+    of_epochs: int
+    steps: int
+    commit: str
+
+
+def measured(record: RunRecord, measure: str = "") -> Measured | None:
+    """`measure` is the column of a table that has several ("unb", "imagenet-a"); None while there is nothing to report."""
+    commit = str((record.environment.get("git") or {}).get("commit") or "")[:9]
+    of_epochs, seed = int(record.config["train"]["epochs"]), int(record.config["seed"])
+    if record.result is None:
+        evaluations = [event for event in record.metrics if event.get("event") == "evaluation" and event["test"]]
+        if not evaluations or measure not in ("", "biased"):
+            return None
+        values = [100 * event["test"][_name(record, event["test"])] for event in evaluations]
+        last = evaluations[-1]
+        return Measured(seed, values[-1], max(values), last["epoch"], of_epochs, last["step"], commit)
+    value, best = _finished(record, record.result, measure)
+    if value is None:
+        return None
+    result = record.result
+    return Measured(seed, value, best, int(result["epochs"]), of_epochs, int(result["steps"]), commit)
+
+
+def _finished(record: RunRecord, result: dict[str, Any], measure: str) -> tuple[float | None, float | None]:
+    if measure == "unb":
+        file = record.path / UNBIASED
+        return (100 * json.loads(file.read_text("utf-8"))["unbiased"] if file.is_file() else None), None
+    sets = result["extra_tests"].get(measure, {}) if measure == "imagenet-a" else result["test"]
+    judged = sets.get("probe") or sets.get("own")
+    if judged is None:
+        return None, None
+    name = _name(record, judged["accuracy"])
+    best = result["records"].get("best-on-test", {}).get("test", {}) if "probe" not in sets and not measure else {}
+    return 100 * judged["accuracy"][name]["value"], 100 * best[name] if name in best else None
+
+
+def _name(record: RunRecord, accuracy: dict[str, Any]) -> str:
+    """The published convention: all test samples alike, and of bFFHQ the conflicting ones."""
+    wanted = "conflicting" if record.config["data"]["name"] == "bffhq" else "plain"
+    return wanted if wanted in accuracy else "plain"
+
+
+def complete(folder: Path, config: Config) -> None:
+    """What a run does not measure by itself: the texture-unbiased accuracy of 9-Class ImageNet, if its clusters are there."""
+    file, root = folder / UNBIASED, data_root(config.data.root)
+    clusters = next((place for place in (root / CLUSTERS, root / "imagenet9" / CLUSTERS) if place.is_file()), None)
+    if config.data.name != "imagenet9" or file.is_file() or clusters is None:
+        return
+    test = assemble.data(config).test
+    if not isinstance(test, FileSplit):
+        raise MissingData("the UNB of 9-Class ImageNet is found by file names, and these images have none")
+    arrays = RunRecord.read(folder).arrays("test")
+    correct = torch.from_numpy((arrays["predicted"] == arrays["labels"]).astype(np.int64))
+    found = clusters_of(test.paths, texture_clusters(clusters))
+    value = unbiased_accuracy(correct, torch.from_numpy(arrays["labels"]), found)
+    write_atomically(file, json.dumps({"unbiased": value}).encode())

@@ -1,0 +1,65 @@
+"""How long a campaign would take: a few steps of each kind of run, on generated images of the right size."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairmargin import assemble
+from fairmargin import config as configuration
+from fairmargin.batch import Batch
+from fairmargin.config import Config
+from fairmargin.reproduce import budgets
+from fairmargin.reproduce.campaign import Task, beside, standin_root
+from fairmargin.train import fit
+
+STEPS = 3  # timed, after one that is not
+BATCH = 32  # at most: time grows with the images, and memory need not
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of a run: seconds of training, without evaluation."""
+
+    images: int
+    seconds: float
+
+
+def estimates(tasks: Sequence[Task], folder: Path) -> dict[Task, Estimate]:
+    """One probe for each dataset, network and method; `folder` takes the generated images."""
+    rates: dict[tuple[str, ...], float] = {}
+    found = {}
+    for task in tasks:
+        config = _config(task, folder)
+        kind = (config.data.name, config.network.name, str(config.network.options), config.method.name)
+        if kind not in rates:
+            rates[kind] = _seconds_per_image(config)
+        real = task.cell.config(task.budget, task.seed)
+        whole = real.train.epochs * budgets.TRAINING_IMAGES[real.data.name]
+        images = whole if real.train.steps is None else min(whole, real.train.steps * real.train.batch_size)
+        found[task] = Estimate(images, images * rates[kind])
+    return found
+
+
+def _config(task: Task, folder: Path) -> Config:
+    changes = budgets.changes(task.budget, task.cell.table, task.cell.dataset, task.cell.method)
+    extra = standin_root(folder, changes.dataset or task.cell.dataset)
+    extra += beside(task.cell, extra)
+    config = task.cell.config(task.budget, task.seed, extra)
+    size = min(config.train.batch_size, BATCH)
+    return configuration.override(config, [f"train.batch_size={size}", "train.precision=float32"])
+
+
+def _seconds_per_image(config: Config) -> float:
+    device = assemble.device(config.train.device)
+    data = assemble.data(config)
+    training = assemble.training(config, assemble.method(config, data), data, device)
+    ends: list[float] = []
+    images: list[int] = []
+
+    def note(batch: Batch) -> None:
+        ends.append(time.perf_counter())
+        images.append(len(batch))
+
+    fit(training, config.train.epochs, steps=STEPS + 1, after_step=note)
+    return (ends[-1] - ends[0]) / sum(images[1:])

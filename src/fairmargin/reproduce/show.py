@@ -1,0 +1,105 @@
+"""What a campaign found, for a terminal; and the study of FairKL as a page."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from fairmargin.record import RunRecord
+from fairmargin.reproduce.campaign import Task
+from fairmargin.reproduce.cells import STUDY, Cell, cells
+from fairmargin.reproduce.ledger import runs_of, spread
+from fairmargin.reproduce.measures import measured
+from fairmargin.reproduce.probe import Estimate
+
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 97.5 % quantiles for 1, 2, … degrees of freedom
+
+
+def table(shown: Sequence[Cell], out: Path, budget: str) -> Table:
+    """Published beside ours."""
+    title = f"test accuracy in percent, {budget} budget" + (
+        ": generated data, accuracies mean nothing" * (budget == "smoke")
+    )
+    rows = Table("cell", "published", "ours", "seeds", title=title)
+    for cell in shown:
+        records = runs_of(cell, out, budget)
+        for number in cell.published or (None,):
+            measure = number.setting if number is not None and number.setting in ("unb", "imagenet-a") else ""
+            ours = [one.last for record in records if (one := measured(record, measure))]
+            std = statistics.stdev(ours) if len(ours) > 1 else None
+            name = f"{cell.name}{f' {measure}' if measure else ''}"
+            published = "–" if number is None else spread(number.mean, number.std)
+            rows.add_row(name, published, spread(statistics.fmean(ours), std) if ours else "–", str(len(ours)))
+    return rows
+
+
+def planned(tasks: Sequence[Task], times: dict[Task, Estimate]) -> Table:
+    """What would run, and for how long."""
+    rows = Table("run", "images", "training", title="what would run; time by a probe of a few steps on this machine")
+    for task in tasks:
+        if task.finished:
+            rows.add_row(str(task), "", "finished")
+        else:
+            rows.add_row(str(task), f"{times[task].images:,}", duration(times[task].seconds))
+    return rows
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def study(out: Path, budget: str) -> str:
+    """The study of FairKL, best first by validation accuracy: Markdown."""
+    found = []
+    for cell in cells(STUDY):
+        records = [record for record in runs_of(cell, out, budget) if record.result is not None]
+        if records:
+            found.append((cell, records))
+    if not found:
+        raise ValueError(
+            f"no run of the study is finished; start it: fairmargin reproduce {STUDY} --budget {budget} --seeds 3"
+        )
+    judged = lambda which: which["valid"]["cell-mean"]
+    found.sort(key=lambda row: -statistics.fmean(judged(_last(record)) for record in row[1]))
+    lines = [
+        "| FairKL | validation | test | conflicting, test | mean similarity | seeds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for cell, records in found:
+        valid = [100 * judged(_last(record)) for record in records]
+        test = [100 * _last(record)["test"]["cell-mean"] for record in records]
+        conflicting = [100 * _last(record)["test"]["conflicting"] for record in records]
+        alike = [_similarity(record) for record in records]
+        values = [
+            interval(valid),
+            interval(test),
+            interval(conflicting),
+            f"{statistics.fmean(alike):.2f}",
+            str(len(records)),
+        ]
+        lines.append(f"| {cell.setting} | {' | '.join(values)} |")
+    return "\n".join(lines) + "\n"
+
+
+def interval(values: Sequence[float]) -> str:
+    """Mean and 95 % interval of the mean by Student's t; of one value the value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return f"{mean:.1f}"
+    half = STUDENT[min(len(values) - 2, len(STUDENT) - 1)] * statistics.stdev(values) / math.sqrt(len(values))
+    return f"{mean:.1f} ({mean - half:.1f}–{mean + half:.1f})"
+
+
+def _last(record: RunRecord) -> dict:
+    assert record.result is not None
+    return record.result["records"]["last"]
+
+
+def _similarity(record: RunRecord) -> float:
+    """Of all pairs at the end of training: near 1 everything has collapsed into one point."""
+    terms = [event["terms"] for event in record.metrics if event.get("event") == "train"]
+    return float(terms[-1].get("mean similarity", math.nan)) if terms else math.nan
