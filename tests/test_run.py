@@ -117,6 +117,34 @@ def test_the_result_keeps_last_best_on_validation_and_best_on_test(finished):
     assert record.result["test"]["own"]["accuracy"]["cell-mean"]["value"] == records["last"]["test"]["cell-mean"]
 
 
+def test_similarities_are_recorded_at_every_evaluation_when_asked(finished, tmp_path):
+    assert all("similarity" not in event for event in RunRecord.read(finished).metrics)
+    asked = ["evaluate.similarities=true", "evaluate.every=2", 'evaluate.classifiers=["own"]']
+    record = silently(*asked, out=tmp_path / "run", method="eps-supcon")
+    found = [event["similarity"] for event in record.metrics if event["event"] == "evaluation"]
+    assert len(found) == 2  # epochs 2 and 3, the last
+    assert found[-1] == record.result["similarity"]
+    assert found[0]["sets"] != found[1]["sets"]
+    pairs = {name: numbers["pairs"] for name, numbers in found[0]["sets"].items()}
+    arrays = record.arrays("test")
+    same_label = (arrays["labels"][:, None] == arrays["labels"]) & ~np.eye(300, dtype=bool)  # not with itself
+    same_bias = arrays["bias"][:, None] == arrays["bias"]
+    assert pairs["positive-aligned"] == (same_label & same_bias).sum()
+    assert pairs["positive-conflicting"] == (same_label & ~same_bias).sum()
+    for numbers in found[0]["sets"].values():
+        assert len(numbers["counts"]) == len(found[0]["edges"]) - 1 == 64
+        assert sum(numbers["counts"]) == numbers["pairs"]
+
+
+def test_similarities_of_data_without_bias_labels_are_null(tmp_path):
+    changes = ["data.name=mnist-mini", "train.steps=2", "train.batch_size=100", "train.device=cpu"]
+    small = ["network.name=simple-conv-3", "network.stride=4", "network.widths=[4]", 'evaluate.classifiers=["own"]']
+    chosen = configuration.load(None, method="ce", overrides=[*changes, *small, "evaluate.similarities=true"])
+    record = run(chosen, tmp_path / "run", console=Console(quiet=True))
+    (event,) = (event for event in record.metrics if event["event"] == "evaluation")
+    assert event["similarity"] is None
+
+
 def test_predictions_and_weights_reproduce_the_reported_accuracy(finished):
     record = RunRecord.read(finished)
     arrays = record.arrays("test")

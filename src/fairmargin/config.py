@@ -308,6 +308,9 @@ class EvaluateConfig(_Section):
         "cell-mean", 'what "best on validation" compares; plain unless `data.bias` is "labels" and there are some'
     )
     headline: Accuracy = setting("cell-mean", "the accuracy that tables show first; plain likewise")
+    similarities: Switch = setting(
+        False, "record at every evaluation how similar test samples are that share label or bias (`docs/evaluation.md`)"
+    )
     batch_size: Annotated[Whole, Field(ge=1)] = setting(256, "of evaluation")
 
 

@@ -106,7 +106,10 @@ class Journal:
         started = time.monotonic()
         event: dict[str, Any] = {"event": "evaluation", "epoch": epoch, "step": self.training.step}
         for name, split in (("valid", self.data.valid), ("test", self.data.test)):
-            event[name] = self._quick(split) if len(split) else {}
+            outputs = self._collect(split)
+            event[name] = evaluate.quick_of(outputs, self.data.info)
+            if name == "test" and self.config.evaluate.similarities:
+                event["similarity"] = evaluate.similarity_of(outputs)
         self._remember(event)
         self.folder.metrics.append(event | {"seconds": round(time.monotonic() - started, 3)})
         self._warn_of_collapse()
@@ -205,12 +208,11 @@ class Journal:
                     self.board.add_scalar(f"train/{name}", value, t.step)
         self.display.show(now)
 
-    def _quick(self, split: Split) -> dict[str, float]:
-        return evaluate.quick(
+    def _collect(self, split: Split) -> evaluate.Outputs:
+        return evaluate.collect(
             self.training.method,
             split,
             self.data.eval_views,
-            self.data.info,
             device=self.training.device,
             batch_size=self.config.evaluate.batch_size,
             workers=self.config.train.workers,

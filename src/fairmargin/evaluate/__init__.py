@@ -176,7 +176,7 @@ def evaluate(
     return Evaluation(
         test=judged(outputs),
         extra_tests={name: judged(outputs_of(split)) for name, split in data.extra_tests.items()},
-        similarity=similarities(outputs.features, outputs.labels, pairs, seed=seed) if pairs is not None else None,
+        similarity=similarity_of(outputs, seed=seed),
         ordering=ordering(outputs.features, outputs.labels, pairs, seed=seed) if pairs is not None else None,
         outputs=outputs,
         warnings=warnings,
@@ -194,8 +194,18 @@ def quick(
     workers: int = 0,
 ) -> dict[str, float]:
     """The named accuracies of the method's own classifier, without intervals: one pass, for every epoch."""
-    found = collect(method, split, views, batch_size=batch_size, device=device, workers=workers)
-    return values(answers(found.logits), found.labels, _known(found.bias, info), info.counts)
+    return quick_of(collect(method, split, views, batch_size=batch_size, device=device, workers=workers), info)
+
+
+def quick_of(outputs: Outputs, info: DataInfo) -> dict[str, float]:
+    """The same from outputs that are there already."""
+    return values(answers(outputs.logits), outputs.labels, _known(outputs.bias, info), info.counts)
+
+
+def similarity_of(outputs: Outputs, *, seed: int = 0) -> dict[str, Any] | None:
+    """`similarity.similarities` of a split; None without bias labels or with features that are not finite."""
+    pairs = _has_pairs(outputs)
+    return None if pairs is None else similarities(outputs.features, outputs.labels, pairs, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -273,4 +283,6 @@ __all__ = [
     "evaluate",
     "judge",
     "quick",
+    "quick_of",
+    "similarity_of",
 ]
