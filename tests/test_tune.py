@@ -154,6 +154,12 @@ class TestBudget:
         (found,) = search(monkeypatch, tmp_path, more, trials=3)
         assert (len(more.asked), len(found.trials)) == (1, 3)
 
+    def test_of_a_longer_search_before_only_the_budget_counts(self, monkeypatch, tmp_path):
+        search(monkeypatch, tmp_path, Runs(), trials=4)
+        again = Runs()
+        (found,) = search(monkeypatch, tmp_path, again, trials=1)
+        assert (again.asked, len(found.trials), found.best.number) == ([], 1, 0)
+
     def test_another_configuration_in_the_same_folder_is_refused(self, monkeypatch, tmp_path):
         search(monkeypatch, tmp_path, Runs(), trials=1)
         with pytest.raises(ValueError, match=r"another configuration: train.epochs 1 → 2\. Choose another --out"):

@@ -212,7 +212,7 @@ def tune(
 
     Args:
         configs: one for each method; their seeds do not matter.
-        trials: for each method, finished ones included.
+        trials: for each method; finished ones are not repeated, and of more than so many the first ones count.
         seeds: every trial is trained with each of them.
         seed: of the suggestions.
         go_on: a method that this dataset does not suit is left out, and `say` says why; else it is an error.
@@ -252,7 +252,8 @@ def _tune_one(
         shown = ", ".join(f"{key}={toml_text.value(value)}" for key, value in trial.settings.items())
         say(f"{method}, trial {number + 1} of {trials}: {shown}")
         searching.tell(trial, _value(config, accuracy, trial, folder, seeds, command, say))
-    return _conclude(config, accuracy, searching.finished(), folder)
+    # Note: a longer search that went before counts no more than any other method's.
+    return _conclude(config, accuracy, searching.finished()[:trials], folder)
 
 
 def _accuracy(config: Config) -> str:

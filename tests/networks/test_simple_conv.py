@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairmargin.networks import SimpleConvNet
+from fairmargin.networks import SimpleConvNet, build_bias_encoder, build_encoder
 
 
 @pytest.mark.parametrize(("kernel_size", "reach"), [(1, 0), (7, 12)])
@@ -81,3 +81,12 @@ def test_stride_and_widths():
 def test_unknown_activation():
     with pytest.raises(ValueError, match=r"unknown activation 'tahn': did you mean 'tanh'\?"):
         SimpleConvNet(7, "tahn")
+
+
+def test_a_bias_network_is_as_wide_as_the_one_beside_it_and_no_larger():
+    main = build_encoder("simple-conv-7", stride=2, widths=(8, 16, 32, 64))
+    beside = build_bias_encoder("simple-conv-1", main)
+    assert (beside.dim, beside.stride) == (64, 2)
+    assert build_bias_encoder("simple-conv-1", build_encoder("simple-conv-7")).dim == 128
+    assert build_bias_encoder("simple-conv-1", build_encoder("resnet18")).dim == 128
+    assert build_bias_encoder("bagnet18", main).dim == 512

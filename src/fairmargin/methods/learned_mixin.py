@@ -17,7 +17,7 @@ from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import gather
 from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
-from fairmargin.networks import build_encoder, linear_classifier
+from fairmargin.networks import build_bias_encoder, linear_classifier
 
 
 class LearnedMixin(Method):
@@ -42,7 +42,8 @@ class LearnedMixin(Method):
         """`pretrain_epochs=0`: there is no trained g to freeze, so g learns along with f."""
         super().__init__()
         self.entropy_weight, self.pretrain_epochs = entropy_weight, pretrain_epochs
-        self.encoder, self.bias_encoder = make_encoder(), build_encoder(bias_network)
+        self.encoder = make_encoder()
+        self.bias_encoder = build_bias_encoder(bias_network, self.encoder)
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
         self.bias_classifier = linear_classifier(self.bias_encoder.dim, info.num_classes)
         self.trust = nn.Linear(self.encoder.dim, 1)  # u and c

@@ -18,7 +18,7 @@ from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import gather
 from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
-from fairmargin.networks import build_encoder, linear_classifier
+from fairmargin.networks import build_bias_encoder, linear_classifier
 
 
 class ReBias(Method):
@@ -43,7 +43,8 @@ class ReBias(Method):
         if sigma != "median" and not (isinstance(sigma, int | float) and sigma > 0):
             raise ValueError(f'sigma must be a number above 0 or "median"; got {sigma!r}. Biased-MNIST uses 1')
         self.lambda_, self.lambda_bias, self.adaptive = lambda_, lambda_bias, sigma == "median"
-        self.encoder, self.bias_encoder = make_encoder(), build_encoder(bias_network)
+        self.encoder = make_encoder()
+        self.bias_encoder = build_bias_encoder(bias_network, self.encoder)
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
         self.bias_classifier = linear_classifier(self.bias_encoder.dim, info.num_classes)
         self.register_buffer("sigmas", torch.ones(2) if sigma == "median" else torch.full((2,), sigma))  # of f, of g

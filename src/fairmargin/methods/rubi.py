@@ -15,7 +15,7 @@ from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import gather
 from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import MakeEncoder, Method, first_view
-from fairmargin.networks import build_encoder, linear_classifier
+from fairmargin.networks import build_bias_encoder, linear_classifier
 
 
 class RUBi(Method):
@@ -36,7 +36,8 @@ class RUBi(Method):
         """`second_layer`: A₂ is a linear layer as in the original, for questions; without, the identity of the port."""
         super().__init__()
         self.weight = weight
-        self.encoder, self.bias_encoder = make_encoder(), build_encoder(bias_network)
+        self.encoder = make_encoder()
+        self.bias_encoder = build_bias_encoder(bias_network, self.encoder)
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
         self.bias_classifier = linear_classifier(self.bias_encoder.dim, info.num_classes)
         self.mask = linear_classifier(self.bias_encoder.dim, info.num_classes)  # A

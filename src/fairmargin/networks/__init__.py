@@ -44,6 +44,13 @@ def build_encoder(name: str, **options: Any) -> Encoder:
     return ENCODERS[name](**options)
 
 
+def build_bias_encoder(name: str, main: Encoder) -> Encoder:
+    """The encoder called `name` beside `main`: as wide and with the same stride, if they are of one family."""
+    if isinstance(main, SimpleConvNet) and name.startswith("simple-conv"):
+        return build_encoder(name, stride=main.stride, widths=main.widths)
+    return build_encoder(name)
+
+
 __all__ = [
     "ENCODERS",
     "MLP",
@@ -54,6 +61,7 @@ __all__ = [
     "Head",
     "ResNet",
     "SimpleConvNet",
+    "build_bias_encoder",
     "build_encoder",
     "linear_classifier",
     "load_published",

@@ -25,6 +25,7 @@ class SimpleConvNet(Encoder):
         widths: Sequence[int] = (16, 32, 64, 128),
     ) -> None:
         super().__init__(dim=widths[-1])
+        self.stride, self.widths = stride, tuple(widths)
         inputs = (in_channels, *widths[:-1])
         strides = (stride, *[1] * (len(widths) - 1))
         activations = (*["relu"] * (len(widths) - 1), last_activation)

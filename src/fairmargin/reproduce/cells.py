@@ -202,7 +202,7 @@ def _sweep(rhos: Sequence[float], epsilons: Sequence[float], figure: str) -> Ite
             for epsilon in epsilons:
                 settings = {"data.rho": rho, "method.epsilon": epsilon}
                 if rho == RHOS[0] and epsilon in HISTOGRAMS:  # so that both figures are drawn from the same runs
-                    settings |= {}
+                    settings |= {"evaluate.similarities": True}
                 yield Cell(figure, "biased-mnist", method, method, f"rho={rho};eps={epsilon:g}", "", settings)
 
 

@@ -1,0 +1,126 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairmargin.cli import app
+from fairmargin.record import RunRecord
+from fairmargin.reproduce import ledger, measures
+from fairmargin.reproduce.campaign import perform, plan
+from fairmargin.reproduce.cells import cells
+from fairmargin.reproduce.probe import estimates
+
+ONE_OF_EACH = {  # a cell for each dataset and each thing that only some cells need
+    "3": "end:rho=0.999",
+    "4": "bffhq/eps-supinfonce+fairkl:ratio_pct=0.5@authors",
+    "10": "eps-supinfonce+fairkl:with_head:ratio_pct=2.0@paper",
+    "12": "*rho=0.99;lambda=1;alpha=0.1;eps=0@authors",
+    "figure5": "eps-supcon:rho=0.999;eps=0.1",
+    "fairkl": "*sampler=bias-aware",
+}
+
+
+@pytest.mark.parametrize("what", ONE_OF_EACH)
+def test_a_cell_runs_on_generated_data(what: str, tmp_path: Path) -> None:
+    (task,) = plan(cells(what, pattern=ONE_OF_EACH[what]), "smoke", [0], tmp_path)
+    outcome = perform(task)
+    assert not outcome.failure
+    record = RunRecord.read(task.folder)
+    found = measures.measured(record)
+    assert found is not None
+    assert 0 <= found.last <= 100
+    assert task.finished
+    if task.cell.dataset != "biased-mnist-mini":
+        assert "mean nothing" in record.data["notes"]["stand-in"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "pattern"),
+    [
+        ("8", "cifar100/eps-supinfonce:eps=0.1"),
+        ("9", "eps-supcon:eps=0.25"),
+        ("5", "sin"),
+        ("5", "eps-supinfonce+fairkl@paper"),
+        ("5", "lm"),
+    ],
+)
+def test_a_cell_of_photographs_runs_on_generated_data(what: str, pattern: str, tmp_path: Path) -> None:
+    (task,) = plan(cells(what, pattern=pattern), "smoke", [0], tmp_path)
+    assert not perform(task).failure
+    record = RunRecord.read(task.folder)
+    for number in task.cell.published:
+        measure = number.setting if number.setting in ("unb", "imagenet-a") else ""
+        assert measures.measured(record, measure) is not None
+
+
+def test_a_run_that_several_tables_show_is_there_once(tmp_path: Path) -> None:
+    wanted = [*cells("4", pattern="corrupted-cifar10/*fairkl*@paper"), *cells("11", pattern="corrupted-cifar10/*_full*@paper")]
+    assert len(wanted) == 8
+    assert len(plan(wanted, "paper", [0, 1], tmp_path)) == 8
+
+
+def test_finished_cells_are_only_read(tmp_path: Path) -> None:
+    (task,) = plan(cells("3", pattern="ce:rho=0.99"), "smoke", [0], tmp_path)
+    perform(task)
+    before = (task.folder / "result.json").stat().st_mtime_ns
+    assert not perform(task).failure
+    assert (task.folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_without_the_data_a_cell_says_how_to_get_them(tmp_path: Path) -> None:
+    changes = [f"data.root={tmp_path / 'nothing'}"]
+    (task,) = plan(cells("3", pattern="ce:rho=0.99"), "laptop", [0], tmp_path, extra=changes)
+    outcome = perform(task)
+    assert outcome.missing_data
+    assert "fairmargin data get mnist" in outcome.failure
+
+
+@pytest.mark.slow
+def test_a_killed_campaign_goes_on(tmp_path: Path) -> None:
+    """SIGKILL in the middle of a run; the same command again gives what an undisturbed one gives."""
+    command = [sys.executable, "-m", "fairmargin", "reproduce", "fairkl", "--cell", "*:recommended", "--budget", "smoke"]
+    changes = ["--set", "train.steps=60", "--set", "train.epochs=2", "--set", "train.checkpoint_seconds=0"]
+    quiet = os.environ | {"OMP_NUM_THREADS": "1"}
+    (task,) = plan(cells("fairkl", pattern="*:recommended"), "smoke", [0], tmp_path / "killed")
+    with subprocess.Popen([*command, *changes, "--out", str(tmp_path / "killed")], env=quiet) as process:
+        deadline = time.monotonic() + 60
+        while not list(task.folder.glob("checkpoints/*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert not task.finished
+    for out in ("killed", "whole"):
+        subprocess.run([*command, *changes, "--out", str(tmp_path / out)], env=quiet, check=True, capture_output=True)
+    found = [RunRecord.read(tmp_path / out / task.folder.relative_to(tmp_path / "killed")) for out in ("killed", "whole")]
+    assert found[0].result is not None
+    assert found[1].result is not None
+    assert found[0].result["test"] == found[1].result["test"]
+
+
+def test_an_estimate_grows_with_the_images(tmp_path: Path) -> None:
+    wanted = cells("3", pattern="ce:rho=0.99")
+    tasks = [*plan(wanted, "paper", [0], tmp_path), *plan(wanted, "laptop", [0], tmp_path)]
+    found = estimates(tasks, tmp_path / "stand-in")
+    assert [found[task].images for task in tasks] == [80 * 60_000, 6 * 60_000]
+    assert all(one.seconds > 0 for one in found.values())
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    run = lambda *words: CliRunner().invoke(app, ["reproduce", *words, "--out", str(tmp_path)])  # noqa: E731
+    shown = run("3", "--cell", "ce:rho=0.99", "--budget", "smoke")
+    assert shown.exit_code == 0, shown.output
+    assert "90.8 ± 0.3" in shown.output
+    assert not (tmp_path / "ledger.csv").exists()  # accuracies on generated data are no results
+    planned = run("3", "--cell", "ce:rho=0.99*", "--budget", "smoke", "--dry-run")
+    assert "finished" in planned.output
+    assert "3 of 4 runs" in planned.output
+    assert run("ledger").exit_code == 0
+    assert not [line for line in ledger.read(tmp_path / "ledger.csv") if line.budget]
+    wrong = run("7")
+    assert wrong.exit_code == 2
+    assert "figure5" in wrong.output

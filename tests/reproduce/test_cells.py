@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import pytest
+
+from fairmargin import config as configuration
+from fairmargin.reproduce import budgets, files
+from fairmargin.reproduce.cells import EPSILONS, READINGS, RHOS, cells
+from fairmargin.reproduce.published import published, weights
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "reproduce"
+
+
+def test_every_published_number_is_there() -> None:
+    assert sum(number.std is not None for number in published()) == 180
+    assert {number.table for number in published()} == {"1", "2", "3", "4", "5", "8", "9", "10", "11", "12", "text"}
+    best = next(n for n in published() if (n.table, n.method, n.setting) == ("3", "eps-supinfonce+fairkl", "rho=0.99"))
+    assert (best.mean, best.std, best.origin) == (97.86, 0.02, "paper")
+
+
+def test_every_published_number_has_a_cell_in_each_reading() -> None:
+    for number in published():
+        mine = [cell for cell in cells(number.table) if number in cell.published]
+        readings = [cell.reading for cell in mine]
+        assert len(set(readings)) == len(readings) >= 1
+        assert ("" in readings) != ("fairkl" in number.method)
+
+
+@pytest.mark.parametrize("budget", budgets.BUDGETS)
+def test_cells_of_one_folder_have_one_configuration(budget: str) -> None:
+    seen: dict[Path, configuration.Config] = {}
+    for cell in cells("all"):
+        if not budgets.left_out(budget, cell.table, cell.setting):
+            config = cell.config(budget, 0)
+            assert seen.setdefault(cell.folder(Path("out"), budget, 0), config) == config
+    assert len(seen) < len(cells("all"))  # Tables 4, 10 and 11 share some, and 1, 2, 8 and 9
+
+
+def test_the_paper_s_weights_reach_the_configuration() -> None:
+    for (dataset, method, setting), wanted in weights().items():
+        table = {"biased-mnist": "3", "corrupted-cifar10": "4", "bffhq": "4", "imagenet9": "5"}[dataset]
+        for reading in ("paper", "authors"):
+            for cell in cells(table, readings=[reading]):
+                if (cell.dataset, cell.row, cell.setting) == (dataset, method, setting):
+                    options = cell.config("paper", 0).method.options
+                    assert {key: options[key] for key in ("alpha", "epsilon")} | {"lambda": options["lambda_"]} == wanted
+
+
+def test_readings_are_not_mixed() -> None:
+    for cell in cells("all", readings=["paper"]):
+        if cell.reading:
+            assert "weighting" not in cell.config("paper", 0).method.options
+            assert cell.config("paper", 0).method.options["variant"] == "paper"
+    for cell in cells("3", readings=["authors"]):
+        if cell.reading:
+            options = cell.config("paper", 0).method.options
+            assert options["variant"] == "authors"
+            assert options.get("weighting") == (None if cell.method == "ce+fairkl" else "released")
+
+
+def test_the_protocol_of_table_3_is_the_published_one() -> None:
+    (cell,) = cells("3", pattern="eps-supinfonce+fairkl:rho=0.999@paper")
+    config = cell.config("paper", 2)
+    assert config.seed == 2
+    assert config.data.options == {"rho": 0.999, "valid_fraction": 0.0}
+    assert (config.network.name, config.network.options) == ("simple-conv-7", {})
+    assert (config.train.epochs, config.train.batch_size, config.schedule.milestones) == (80, 256, (26, 53))
+    assert (config.optimiser.name, config.optimiser.lr, config.optimiser.weight_decay) == ("adam", 1e-3, 1e-5)
+
+
+def test_a_laptop_has_the_milestones_at_the_thirds() -> None:
+    (cell,) = cells("3", pattern="biasbal:rho=0.99")
+    config = cell.config("laptop", 0)
+    assert config.schedule.milestones == (config.train.epochs / 3, 2 * config.train.epochs / 3)
+
+
+def test_the_figures_share_their_runs() -> None:
+    sweep, histograms = cells("figure2"), cells("figure5")
+    assert len(sweep) == 2 * len(RHOS) * len(EPSILONS)
+    folders = {cell.folder(Path("out"), "paper", 0) for cell in sweep}
+    assert {cell.folder(Path("out"), "paper", 0) for cell in histograms} < folders
+
+
+def test_a_pattern_that_matches_nothing_shows_the_names() -> None:
+    with pytest.raises(ValueError, match=r"matches nothing of 3.*\n.*biased-mnist/ce:rho=0.999"):
+        cells("3", pattern="nothing")
+    with pytest.raises(ValueError, match="table or figure"):
+        cells("6")
+    with pytest.raises(ValueError, match="reading"):
+        cells("3", readings=["mine"])
+
+
+def test_table_12_is_run_at_one_rho_on_a_laptop() -> None:
+    kept = [cell for cell in cells("12") if not budgets.left_out("laptop", cell.table, cell.setting)]
+    assert len(kept) == 2 * 6
+    assert {cell.config("laptop", 0).data.name for cell in kept} == {"biased-mnist-mini"}
+
+
+def test_the_files_are_the_cells() -> None:
+    """Written by python -m fairmargin.reproduce.files configs/reproduce"""
+    stored = {path.relative_to(CONFIGS): path.read_text("utf-8") for path in CONFIGS.rglob("*.toml")}
+    assert stored == files.contents()
+
+
+def test_a_file_is_the_configuration_of_its_cell() -> None:
+    for cell in cells("all"):
+        file = CONFIGS / files.path_of(cell)
+        assert configuration.load(file, seed=0) == cell.config("paper", 0)
+        assert file.read_text("utf-8").startswith(f"# fairmargin reproduce {cell.table} --cell")
+
+
+def test_only_readings_of_fairkl_are_known() -> None:
+    assert {cell.reading for cell in cells("all")} == {"", *READINGS}

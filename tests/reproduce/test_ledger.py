@@ -1,0 +1,130 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairmargin.reproduce import ledger
+from fairmargin.reproduce.cells import Cell, cells
+from fairmargin.reproduce.ledger import Line
+
+ROOT = Path(__file__).parents[2]
+
+
+def line(method: str, published: float, ours: float, **others: object) -> Line:
+    facts = {"reading": "", "budget": "laptop", "epochs": "6 of 6", "seeds": 1, "published_std": 0.5} | others
+    made = Line("3", "biased-mnist", method, "rho=0.99", str(facts.pop("reading")), published, None, "paper")
+    return replace(made, ours=ours, gap=round(ours - published, 2), **facts)  # type: ignore[arg-type]
+
+
+def verdicts(*lines: Line) -> list[str]:
+    return [one.verdict.partition(" (")[0] for one in ledger.judged(lines)]
+
+
+def test_only_the_published_protocol_reproduces_a_number() -> None:
+    assert verdicts(line("ce", 90.8, 90.1, budget="paper")) == ["reproduced"]
+    assert verdicts(line("ce", 90.8, 88.0, budget="paper")) == ["not reproduced"]
+    assert verdicts(line("ce", 90.8, 90.8)) == ["not reproduced"]  # by accident, and nothing to order it by
+    assert verdicts(line("ce", 90.8, 90.8, budget="paper", epochs="20 of 80")) == ["not reproduced"]
+
+
+def test_the_band_is_two_deviations_and_wider_where_the_bias_is_stronger() -> None:
+    near = line("ce", 62.5, 65.4, budget="paper", published_std=0.1)
+    assert verdicts(near) == ["not reproduced"]
+    assert verdicts(replace(near, setting="rho=0.997")) == ["reproduced"]
+    assert verdicts(replace(near, published_std=1.5)) == ["reproduced"]
+
+
+def test_a_trend_is_every_clear_ordering() -> None:
+    baseline, ours = line("ce", 90.8, 30.0), line("eps-supinfonce+fairkl", 97.9, 88.0, reading="authors")
+    assert verdicts(baseline, ours) == ["trend reproduced", "trend reproduced"]
+    worse = replace(ours, ours=20.0)
+    assert verdicts(baseline, worse) == ["not reproduced", "not reproduced"]
+    assert "not against ce" in ledger.judged([baseline, worse])[1].verdict
+
+
+def test_what_the_paper_does_not_tell_apart_is_not_held_against_us() -> None:
+    near = line("eps-supcon", 91.1, 40.0, published_std=0.4), line("eps-supinfonce", 91.2, 35.0, published_std=0.5)
+    below = line("lnl", 86.0, 20.0)
+    assert verdicts(*near, below) == ["trend reproduced"] * 3
+
+
+def test_readings_and_budgets_are_not_compared_with_each_other() -> None:
+    one = line("ce+fairkl", 95.9, 50.0, reading="paper")
+    assert verdicts(one, line("eps-supcon+fairkl", 99.0, 40.0, reading="authors"))[0] == "not reproduced"
+    assert "nothing to compare" in ledger.judged([one, line("ce", 90.8, 60.0, budget="paper")])[0].verdict
+
+
+def test_a_csv_gives_the_same_lines(tmp_path: Path) -> None:
+    lines = ledger.merged([], [])
+    assert len(lines) == sum(len(cell.published) for cell in cells("all"))
+    ran = ledger.judged([line("ce", 90.8, 30.0, note='a "note", with a comma', commit="abc")])
+    for wanted in (lines, ran):
+        file = tmp_path / "ledger.csv"
+        file.write_text(ledger.text(wanted), "utf-8")
+        assert ledger.read(file) == wanted
+
+
+def run_folder(cell: Cell, out: Path, seed: int, accuracy: float | None, epochs: int = 6) -> None:
+    """What a run leaves that the ledger reads."""
+    folder = cell.folder(out, "laptop", seed)
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(f'seed = {seed}\n[data]\nname = "biased-mnist"\n[train]\nepochs = 6\n')
+    (folder / "environment.json").write_text(json.dumps({"git": {"commit": "0123456789abcdef"}}))
+    event = {"event": "evaluation", "epoch": epochs, "step": 10, "valid": {}, "test": {"plain": 0.25}}
+    (folder / "metrics.jsonl").write_text(json.dumps(event) + "\n")
+    if accuracy is not None:
+        records = {"last": {}, "best-on-test": {"test": {"plain": accuracy + 0.01}}}
+        test = {"own": {"accuracy": {"plain": {"value": accuracy}}}}
+        result = {"epochs": 6, "steps": 100, "records": records, "test": test, "extra_tests": {}}
+        (folder / "result.json").write_text(json.dumps(result))
+
+
+def test_runs_become_lines(tmp_path: Path) -> None:
+    (cell,) = cells("3", pattern="ce:rho=0.99")
+    run_folder(cell, tmp_path, 0, 0.5)
+    run_folder(cell, tmp_path, 1, 0.6)
+    run_folder(cell, tmp_path, 2, None, epochs=3)  # not finished: does not count beside finished ones
+    (found,) = ledger.collect(tmp_path)
+    assert (found.ours, found.ours_std, found.best_on_test, found.seeds) == (55.0, 7.07, 56.0, 2)
+    assert (found.gap, found.commit, found.epochs) == (-35.8, "012345678", "6 of 6")
+    assert found.command == 'fairmargin reproduce 3 --cell "biased-mnist/ce:rho=0.99" --budget laptop --seeds 2'
+
+
+def test_a_run_that_goes_on_is_shown_with_the_epochs_done(tmp_path: Path) -> None:
+    (cell,) = cells("3", pattern="ce:rho=0.99")
+    run_folder(cell, tmp_path, 0, None, epochs=3)
+    (found,) = ledger.collect(tmp_path)
+    assert (found.ours, found.epochs) == (25.0, "3 of 6")
+
+
+def test_lines_stay_when_their_runs_are_elsewhere(tmp_path: Path) -> None:
+    (cell,) = cells("3", pattern="ce:rho=0.99")
+    run_folder(cell, tmp_path / "a", 0, 0.5)
+    first = ledger.merged([], ledger.collect(tmp_path / "a"))
+    again = ledger.merged(first, ledger.collect(tmp_path / "b"))
+    assert [one for one in again if one.budget] == [one for one in first if one.budget] != []
+    run_folder(cell, tmp_path / "c", 0, 0.7)
+    (newer,) = [one for one in ledger.merged(again, ledger.collect(tmp_path / "c")) if one.budget]
+    assert newer.ours == 70.0
+
+
+def test_the_page_says_what_was_not_run_and_why() -> None:
+    page = ledger.markdown(ledger.merged([], [line("ce", 90.8, 30.0, origin="quoted:hong2021")]))
+    assert "| biased-mnist | ce | – | rho=0.99 | 90.8 ± 0.5 | laptop | 30.0 |" in page
+    assert "ImageNet is given only to who signs for it" in page
+    assert "## Table 12" in page
+
+
+def test_the_readme_s_table_is_the_ledger_s() -> None:
+    """Renewed by: fairmargin reproduce ledger --ledger docs/results --readme README.md"""
+    lines = ledger.read(ROOT / "docs" / "results" / "ledger.csv")
+    assert lines, "docs/results/ledger.csv is missing"
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert ledger.into_readme(readme, lines) == readme
+    assert (ROOT / "docs" / "results" / "ledger.md").read_text("utf-8") == ledger.markdown(lines)
+
+
+def test_a_readme_without_its_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="results: begin"):
+        ledger.into_readme("# Title\n", [])
