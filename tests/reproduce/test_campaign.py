@@ -60,7 +60,10 @@ def test_a_cell_of_photographs_runs_on_generated_data(what: str, pattern: str, t
 
 
 def test_a_run_that_several_tables_show_is_there_once(tmp_path: Path) -> None:
-    wanted = [*cells("4", pattern="corrupted-cifar10/*fairkl*@paper"), *cells("11", pattern="corrupted-cifar10/*_full*@paper")]
+    wanted = [
+        *cells("4", pattern="corrupted-cifar10/*fairkl*@paper"),
+        *cells("11", pattern="corrupted-cifar10/*_full*@paper"),
+    ]
     assert len(wanted) == 8
     assert len(plan(wanted, "paper", [0, 1], tmp_path)) == 8
 
@@ -84,7 +87,17 @@ def test_without_the_data_a_cell_says_how_to_get_them(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_campaign_goes_on(tmp_path: Path) -> None:
     """SIGKILL in the middle of a run; the same command again gives what an undisturbed one gives."""
-    command = [sys.executable, "-m", "fairmargin", "reproduce", "fairkl", "--cell", "*:recommended", "--budget", "smoke"]
+    command = [
+        sys.executable,
+        "-m",
+        "fairmargin",
+        "reproduce",
+        "fairkl",
+        "--cell",
+        "*:recommended",
+        "--budget",
+        "smoke",
+    ]
     changes = ["--set", "train.steps=60", "--set", "train.epochs=2", "--set", "train.checkpoint_seconds=0"]
     quiet = os.environ | {"OMP_NUM_THREADS": "1"}
     (task,) = plan(cells("fairkl", pattern="*:recommended"), "smoke", [0], tmp_path / "killed")
@@ -96,7 +109,9 @@ def test_a_killed_campaign_goes_on(tmp_path: Path) -> None:
     assert not task.finished
     for out in ("killed", "whole"):
         subprocess.run([*command, *changes, "--out", str(tmp_path / out)], env=quiet, check=True, capture_output=True)
-    found = [RunRecord.read(tmp_path / out / task.folder.relative_to(tmp_path / "killed")) for out in ("killed", "whole")]
+    found = [
+        RunRecord.read(tmp_path / out / task.folder.relative_to(tmp_path / "killed")) for out in ("killed", "whole")
+    ]
     assert found[0].result is not None
     assert found[1].result is not None
     assert found[0].result["test"] == found[1].result["test"]
@@ -111,7 +126,7 @@ def test_an_estimate_grows_with_the_images(tmp_path: Path) -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    run = lambda *words: CliRunner().invoke(app, ["reproduce", *words, "--out", str(tmp_path)])  # noqa: E731
+    run = lambda *words: CliRunner().invoke(app, ["reproduce", *words, "--out", str(tmp_path)])
     shown = run("3", "--cell", "ce:rho=0.99", "--budget", "smoke")
     assert shown.exit_code == 0, shown.output
     assert "90.8 ± 0.3" in shown.output

@@ -42,7 +42,9 @@ def test_the_paper_s_weights_reach_the_configuration() -> None:
             for cell in cells(table, readings=[reading]):
                 if (cell.dataset, cell.row, cell.setting) == (dataset, method, setting):
                     options = cell.config("paper", 0).method.options
-                    assert {key: options[key] for key in ("alpha", "epsilon")} | {"lambda": options["lambda_"]} == wanted
+                    assert {key: options[key] for key in ("alpha", "epsilon")} | {
+                        "lambda": options["lambda_"]
+                    } == wanted
 
 
 def test_readings_are_not_mixed() -> None:

@@ -49,10 +49,10 @@ def reproduce(
     failed = [outcome for outcome in outcomes if outcome.failure]
     if tasks:
         Console().print(show.table(wanted, out, budget))
-    for figure in FIGURES:
-        if what in ("all", figure):
-            for file in drawing.draw(figure, out, budget):
-                say(f"{figure}: {file}")
+    for figure in FIGURES if what == "all" else [what] if what in FIGURES else []:
+        say(f"{figure}: {drawing.draw(figure, out, budget).png}")
+    if what == STUDY:
+        say(show.study(out, budget))
     return failed
 
 

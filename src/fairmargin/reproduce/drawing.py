@@ -2,6 +2,42 @@
 
 from pathlib import Path
 
+from fairmargin.report.runs import read_run
+from fairmargin.reproduce import budgets, figures
+from fairmargin.reproduce.cells import cells
+from fairmargin.reproduce.ledger import runs_of
+from fairmargin.reproduce.measures import measured
+from fairmargin.reproduce.picture import Drawn
 
-def draw(figure: str, out: Path, budget: str) -> list[Path]:
-    raise NotImplementedError
+ILLUSTRATIONS = {"figure1": figures.figure_1, "figure3": figures.figure_3, "figure4": figures.figure_4}
+
+
+def draw(figure: str, out: Path, budget: str) -> Drawn:
+    """Into OUT/figures. Of Figures 2 and 5 whatever was run, and what was not is marked."""
+    folder = out / "figures" / budget
+    if figure in ILLUSTRATIONS:
+        return ILLUSTRATIONS[figure](folder)
+    return _sweep(folder, out, budget) if figure == "figure2" else _histograms(folder, out, budget)
+
+
+def _sweep(folder: Path, out: Path, budget: str) -> Drawn:
+    rows, seeds = [], set()
+    for cell in cells("figure2"):
+        found = [one for record in runs_of(cell, out, budget) if (one := measured(record))]
+        seeds |= {one.seed for one in found}
+        rho, epsilon = cell.settings["data.rho"], cell.settings["method.epsilon"]
+        rows.append(figures.Row(cell.method, rho, epsilon, [one.last / 100 for one in found]))
+    return figures.figure_2(rows, folder, budget=_caption(budget, len(seeds)))
+
+
+def _histograms(folder: Path, out: Path, budget: str) -> Drawn:
+    runs = {}
+    for cell in cells("figure5"):
+        if records := runs_of(cell, out, budget):
+            runs[cell.method, cell.settings["method.epsilon"]] = read_run(records[0].path)
+    return figures.figure_5(runs, folder, budget=_caption(budget, 1))
+
+
+def _caption(budget: str, seeds: int) -> str:
+    how = budgets.note(budget, "figure", "biased-mnist")
+    return f"budget {budget}{f': {how}' if how else ''}; {seeds} seed{'s' if seeds != 1 else ''}"

@@ -222,9 +222,9 @@ def markdown(lines: Sequence[Line]) -> str:
         parts.append(f"`fairmargin reproduce {table} --budget paper`, or `laptop`; one cell with `--cell`.")
         if mine:
             parts.append("\n".join([*_HEAD, *map(_row, mine)]))
-        if missing:
-            for why in dict.fromkeys(line.note for line in missing):
-                parts.append(f"Not run, {why}: {', '.join(_named(line for line in missing if line.note == why))}.")
+        reasons = dict.fromkeys(line.note for line in missing)
+        named = {why: ", ".join(_named(line for line in missing if line.note == why)) for why in reasons}
+        parts += [f"Not run, {why}: {those}." for why, those in named.items()]
     return "\n\n".join(parts) + "\n"
 
 
