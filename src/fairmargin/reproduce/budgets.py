@@ -59,7 +59,7 @@ GENERIC_LAPTOP = {"optimiser.lr": 0.1, "schedule.warmup_epochs": 1, "train.preci
 SMOKE: dict[str, Any] = {
     "train.steps": 2,
     "train.epochs": 1,
-    "train.batch_size": 16,
+    "train.batch_size": 12,
     "train.precision": "float32",
     "evaluate.every": 1,
     "evaluate.resamples": 10,
@@ -75,6 +75,7 @@ def changes(budget: str, table: str, dataset: str, method: str) -> Changes:
         return Changes(judged | whole)
     if budget == "smoke":
         small = {"data.valid_fraction": 0.1 if dataset == "biased-mnist-mini" else 0.0}
+        small |= {"data.size": 64} if dataset.startswith("imagenet") else {}  # ResNet-50 at 224 pixels needs gigabytes
         return Changes(judged | SMOKE | small | _stages(budget, method))
     if table == "12":
         # The grid in the small regime, where 5 % of conflicting digits are as many in a batch as 1 % are in the paper's.

@@ -14,9 +14,9 @@ ILLUSTRATIONS = {"figure1": figures.figure_1, "figure3": figures.figure_3, "figu
 
 def draw(figure: str, out: Path, budget: str) -> Drawn:
     """Into OUT/figures. Of Figures 2 and 5 whatever was run, and what was not is marked."""
-    folder = out / "figures" / budget
     if figure in ILLUSTRATIONS:
-        return ILLUSTRATIONS[figure](folder)
+        return ILLUSTRATIONS[figure](out / "figures")
+    folder = out / "figures" / budget
     return _sweep(folder, out, budget) if figure == "figure2" else _histograms(folder, out, budget)
 
 
