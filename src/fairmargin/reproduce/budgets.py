@@ -34,7 +34,7 @@ class Changes:
     dataset: str = ""
 
 
-EPOCHS = 6  # of Biased-MNIST on a laptop
+EPOCHS = 4  # of Biased-MNIST on a laptop
 # Of every cell with a dataset. Milestones stay at a third and two thirds.
 LAPTOP: dict[str, dict[str, Any]] = {
     "biased-mnist": {
