@@ -101,8 +101,8 @@ def standin_root(root: Path, dataset: str) -> list[str]:
     """Generated data, made now if they are not there, as a change of the configuration."""
     if dataset == "biased-mnist-mini":
         return []
-    standin.make(root, dataset)
-    return [f"data.root={toml_text.value(str(root))}"]
+    standin.make(root / dataset, dataset)
+    return [f"data.root={toml_text.value(str(root / dataset))}"]
 
 
 def beside(cell: Cell, extra: Sequence[str]) -> list[str]:

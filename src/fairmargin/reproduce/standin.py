@@ -9,6 +9,7 @@ here are those that hold no pickles.
 
 import csv
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,6 +37,8 @@ Draw = Callable[[Path], None]
 
 def make(root: Path, dataset: str) -> None:
     """Draw a dataset under the root, unless it is there; a folder gets its name only when it is whole.
+
+    Two datasets that read the same files differ in how many they need: give each a root of its own.
 
     "imagenet9" comes with `imagenet-a`, `sin` (stylised copies) and `clusters/9class_imagenet_val.csv` beside it.
     """
@@ -94,15 +97,15 @@ def _idx(path: Path, array: np.ndarray) -> None:
     path.write_bytes(header + array.astype(np.uint8).tobytes())
 
 
-def _cifar10(folder: Path) -> None:
+def _cifar10(folder: Path, batch: int = 240, test: int = 200) -> None:
     """120 of each class to train, enough that a ratio of 0.5 % leaves conflicting ones; 20 to test, two of each cell."""
     for k, name in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
-        labels = np.arange(240 if k < 5 else 200) % 10
+        labels = np.arange(batch if k < 5 else test) % 10
         _records(folder / f"{name}.bin", labels, labels[:, None], seed=k)
 
 
 def _cifar100(folder: Path) -> None:
-    for k, (name, of_each) in enumerate((("train", 6), ("test", 2))):
+    for k, (name, of_each) in enumerate((("train", 3), ("test", 1))):
         labels = np.arange(100 * of_each) % 100
         _records(folder / f"{name}.bin", labels, np.stack([labels // 5, labels], 1), seed=k)
 
@@ -182,11 +185,10 @@ def _save(folder: Path, names: Iterable[str], images: np.ndarray) -> None:
         Image.fromarray(image).save(path)
 
 
-_CIFAR10: dict[str, Draw] = {"cifar-10-batches-bin": _cifar10}
 PARTS: dict[str, dict[str, Draw]] = {  # dataset → folders under the root, and what draws each
     "biased-mnist": {"mnist": _mnist},
-    "cifar10": _CIFAR10,
-    "corrupted-cifar10": _CIFAR10,  # corrupted by its builder, as the real one is
+    "cifar10": {"cifar-10-batches-bin": partial(_cifar10, batch=40, test=40)},  # few, for its network is large
+    "corrupted-cifar10": {"cifar-10-batches-bin": _cifar10},  # corrupted by its builder, as the real one is
     "cifar100": {"cifar-100-binary": _cifar100},
     "bffhq": {"bffhq": _bffhq},
     "imagenet100": {"imagenet100": _imagenet100},
