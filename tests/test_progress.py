@@ -45,6 +45,24 @@ def test_elsewhere_nothing_is_drawn_and_lines_are_plain():
     assert text.startswith("epoch 1/4 step 12/40  ce 0.5123  FairKL pairs: same label 30 aligned")
 
 
+def test_beside_other_processes_a_run_says_when_it_begins_and_ends_and_what_is_wrong(monkeypatch):
+    monkeypatch.setattr(progress, "_shared", False)
+    progress.share_the_terminal()
+    shown, file = display(terminal=True)
+    with shown:
+        shown.begin(0)
+        shown.show(NOW)
+        shown.detail(shown.line())
+        shown.say("warning: embeddings are collapsing")
+    lines = file.getvalue().splitlines()
+    assert lines[:2] == ["ce, seed 3: begins", "ce, seed 3: warning: embeddings are collapsing"]
+    assert lines[2:] == ["ce, seed 3: done in 0:00, valid plain 50.0%"]
+    again, file = display(terminal=True)
+    again.begin(12)
+    again.__exit__(ValueError)
+    assert file.getvalue() == "ce, seed 3: continuing after step 12\n"  # whoever hears of the error says it
+
+
 def test_time_left_comes_from_the_steps_of_this_process(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])

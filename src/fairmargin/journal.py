@@ -57,8 +57,6 @@ class Journal:
         self.display.begin(self.training.step)
         if self.writes:  # what was written after the checkpoint is dropped, and done again
             self.folder.metrics.truncate(state["metrics"] if state else 0)
-            if state:
-                self.display.say(f"continuing after step {self.training.step}")
             if self.config.train.tensorboard:
                 self.board = _board(self.folder, self.training.step)
 
@@ -117,7 +115,7 @@ class Journal:
         self.now.accuracy = ", ".join(f"{where} {name} {event[where][name]:.1%}" for where, name in chosen.items())
         self._look(log=False)
         if self.display.live is None:
-            self.display.say(f"{self.display.line()}  {self.now.accuracy}")
+            self.display.detail(f"{self.display.line()}  {self.now.accuracy}")
         if self.board is not None:
             for where in ("valid", "test"):
                 for name, value in event[where].items():
@@ -155,7 +153,7 @@ class Journal:
             t.method.load_state_dict(checkpoint.load_weights(self.folder.best)[0])
         else:
             reported = "last"
-        self.display.say("evaluating")
+        self.display.detail("evaluating")
         judged = evaluate.evaluate(
             t.method,
             self.data,

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live panel on a terminal, plain lines elsewhere."""
+"""What a person sees while a run trains: a live panel on a terminal, plain lines elsewhere, few beside other runs."""
 
 import sys
 import time
@@ -16,6 +16,13 @@ from fairmargin.train import Training
 
 REFRESH = 0.25  # seconds between two pictures
 SIGNS = (("same label", 0), ("other label", 2))
+_shared = False  # whether other processes write to the same terminal
+
+
+def share_the_terminal() -> None:
+    """This process trains beside others: from now on its runs say when they begin and end, and what is wrong."""
+    global _shared
+    _shared = True
 
 
 @dataclass
@@ -39,7 +46,8 @@ class Display:
         self.steps = min(self.epochs * len(training.loader), config.train.steps or sys.maxsize)
         speaks = distributed.rank() == 0
         self.console = (console or Console()) if speaks else Console(quiet=True)
-        live = self.console.is_terminal and speaks
+        self.brief = _shared
+        live = self.console.is_terminal and speaks and not self.brief
         self.live = Live(console=self.console, auto_refresh=False, transient=True) if live else None
         self.started = self.drawn = time.monotonic()
         self.first_step = 0
@@ -50,9 +58,12 @@ class Display:
             self.live.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
         if self.live is not None:
             self.live.stop()
+        if self.brief and error is None:
+            took = f"done in {_clock(time.monotonic() - self.started)}"
+            self.say(", ".join(part for part in (took, self.now.accuracy) if part))
 
     def due(self) -> bool:
         """Whether the panel wants new values; reading a loss makes an accelerator wait."""
@@ -61,6 +72,8 @@ class Display:
     def begin(self, step: int) -> None:
         """The clock starts at this step."""
         self.first_step, self.started = step, time.monotonic()
+        if step or self.brief:
+            self.say(f"continuing after step {step}" if step else "begins")
 
     def show(self, now: Now) -> None:
         self.now = now
@@ -69,8 +82,14 @@ class Display:
             self.live.update(self._panel(), refresh=True)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """A line that stays; beside other processes it says whose it is."""
+        text = f"{self.title}: {text}" if self.brief else text
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def detail(self, text: str) -> None:
+        """A line that only one who watches this run alone wants."""
+        if not self.brief:
+            self.say(text)
 
     def line(self) -> str:
         """All of it in one line, for logs."""
