@@ -14,6 +14,9 @@ class Interrupted(Exception):
         super().__init__(message)
         self.number = number
 
+    def __reduce__(self) -> tuple[type["Interrupted"], tuple[str, int]]:
+        return Interrupted, (str(self), self.number)  # the way to another process: by default the number would be lost
+
 
 class Request:
     """Whether someone asked to stop."""
@@ -32,10 +35,16 @@ class Request:
 
 @contextmanager
 def stop_requests() -> Iterator[Request]:
-    """Listen for both signals; outside the main thread nothing can be heard."""
+    """Listen for both signals; outside the main thread nothing can be heard.
+
+    Inside another such context the request is the same: what was asked of a worker is asked of each of its runs.
+    """
     request = Request()
     if threading.current_thread() is not threading.main_thread():
         yield request
+        return
+    if isinstance(listening := signal.getsignal(signal.SIGTERM), Request):
+        yield listening
         return
     before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

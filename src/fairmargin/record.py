@@ -38,6 +38,10 @@ class RunError(OSError):
     """A run folder cannot be written or read; the message says which file, why, and what to do."""
 
 
+class Locked(RunError):
+    """Another process is writing into the folder."""
+
+
 class RunFolder:
     """Where a run writes."""
 
@@ -107,7 +111,7 @@ class RunFolder:
                 if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                     file.seek(0)
                     who = f" (process {number})" if (number := file.read(20).strip()) else ""
-                    raise RunError(
+                    raise Locked(
                         f"another process{who} is writing into {self.path}; wait for it, or choose another folder with --out"
                     ) from None
                 # Some network file systems have no locks; a run there is still a run.

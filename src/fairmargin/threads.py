@@ -4,6 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from threadpoolctl import threadpool_limits
+
+
+def use(number: int) -> None:
+    """From now on, in this process; the linear algebra of NumPy and SciPy included."""
+    torch.set_num_threads(number)
+    threadpool_limits(number)
 
 
 @contextmanager
