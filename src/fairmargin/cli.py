@@ -43,6 +43,18 @@ Bias = Annotated[
 ]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as --set train.epochs=3.")]
 
+EngineName = Annotated[
+    str, typer.Option("--engine", help="Where runs run: local, or ray for a cluster (docs/many-runs.md).")
+]
+Jobs = Annotated[
+    int | None, typer.Option(help="With --engine local: so many at a time, in processes of their own; 1 by default.")
+]
+Address = Annotated[
+    str | None, typer.Option(help="With --engine ray: of the cluster; else one is started on this machine.")
+]
+Cpus = Annotated[int | None, typer.Option(help="With --engine ray: of each run; 1 by default.")]
+Gpus = Annotated[float | None, typer.Option(help="With --engine ray: of each run; 0 by default, 0.5 to share one.")]
+
 
 def _version(show: bool) -> None:
     if show:
@@ -205,16 +217,23 @@ def compare(
     seeds: Annotated[str, typer.Option(help="How many (3 means 0,1,2), or which: 0,5.")] = "3",
     out: Annotated[Path | None, typer.Option(help="Folder of all runs; runs/DATASET by default.")] = None,
     changes: Changes = None,
+    engine: EngineName = "local",
+    jobs: Jobs = None,
+    address: Address = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
 ) -> None:
     """Run several methods × seeds on one dataset and print the table with mean ± std. Again: only what is missing."""
     from fairmargin import config as configuration
     from fairmargin.compare import compare as run_all
     from fairmargin.compare import markdown, summaries, table
+    from fairmargin.engine import engine as chosen
     from fairmargin.methods import METHODS
     from fairmargin.record import find_runs
     from fairmargin.report.page import write_report
 
     with _said_plainly():
+        where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
         configs = [
             configuration.load(
@@ -224,7 +243,9 @@ def compare(
             for seed in _seeds(seeds)
         ]
         where = out or _runs_of(configs[0])
-        outcomes = run_all(configs, where, command=_command(), say=typer.echo, go_on=methods == "all")
+        outcomes = run_all(
+            configs, where, command=_command(), say=typer.echo, go_on=methods == "all", engine=where_to_run
+        )
         rows = summaries(outcomes)
         Console().print(
             table(
@@ -341,17 +362,24 @@ def tune(
     search_seed: Annotated[int, typer.Option(help="Of the suggestions.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of all trials; runs/tune/DATASET by default.")] = None,
     changes: Changes = None,
+    engine: EngineName = "local",
+    jobs: Jobs = None,
+    address: Address = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
 ) -> None:
     """Choose methods' key settings on validation, with as many trials for each. Again: only the trials that are missing.
 
     Writes METHOD/best.toml, which "fairmargin train" takes, and a table. The test set chooses nothing.
     """
     from fairmargin import config as configuration
+    from fairmargin.engine import engine as chosen
     from fairmargin.methods import METHODS
     from fairmargin.tune import markdown, settings, table
     from fairmargin.tune import tune as search
 
     with _said_plainly():
+        where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
         configs = [
             configuration.load(file, dataset=dataset, network=network, method=name, bias=bias, overrides=changes or ())
@@ -367,6 +395,7 @@ def tune(
             command=_command(),
             say=typer.echo,
             go_on=methods == "all",
+            engine=where_to_run,
         )
         Console().print(table(found))
         (where / "table.md").write_text(markdown(found), "utf-8")

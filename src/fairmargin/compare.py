@@ -1,7 +1,7 @@
 """Several methods × seeds on one dataset: each a run of its own, finished ones skipped; and their table."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from fairmargin.config import Config
+from fairmargin.engine import HERE, Engine, carry_out, check_shared, prepare
 from fairmargin.evaluate import NAMES
 from fairmargin.methods.base import Unsuited
 from fairmargin.run import run
@@ -34,33 +35,68 @@ def compare(
     command: Sequence[str] = ("fairmargin.compare",),
     say: Callable[[str], None] = lambda text: None,
     go_on: bool = False,
+    engine: Engine = HERE,
 ) -> list[Outcome]:
-    """Run each configuration in its own folder under `out`, in turn. A run that diverges does not stop the others.
+    """Run each configuration in its own folder under `out`. A run that diverges does not stop the others.
 
     Args:
         go_on: nor does a method that this dataset does not suit; its other seeds are left out, and the outcome says why.
+        engine: where they run; by default in this process, in turn.
     """
-    outcomes = []
-    unsuited: dict[str, str] = {}
-    for number, config in enumerate(configs, 1):
-        method, folder = config.method.name, folder_of(config, out)
-        if method in unsuited:
-            continue
-        say(f"[{number}/{len(configs)}] {method}, seed {config.seed}")
-        outcome = Outcome(method, config.seed, folder, None)
-        try:
-            outcome = replace(outcome, result=run(config, folder, command=command).result)
-        except Diverged as error:
-            outcome = replace(outcome, failure=str(error))
-        except Unsuited as error:
-            if not go_on:
-                raise
-            unsuited[method] = str(error)
-            outcome = replace(outcome, failure=str(error), refused=True)
+    folder = prepare(engine, out)
+    begun: list[Config] = []
+    found: dict[int, Outcome] = {}
+    unsuited: set[str] = set()
+
+    def tasks() -> Iterator[_Task]:
+        for number, config in enumerate(configs, 1):
+            if config.method.name in unsuited:
+                continue
+            if engine.alone:
+                say(f"[{number}/{len(configs)}] {config.method.name}, seed {config.seed}")
+            begun.append(config)
+            yield _Task(config, folder, tuple(command))
+
+    called = lambda index: f"{begun[index].method.name}, seed {begun[index].seed}"
+    expected = (Diverged, Unsuited) if go_on else (Diverged,)
+    for index, result in carry_out(engine, _run, tasks(), expected=expected, say=say, called=called):
+        config = begun[index]
+        outcome = Outcome(config.method.name, config.seed, folder_of(config, out), None)
+        if isinstance(result, Exception):
+            outcome = replace(outcome, failure=str(result), refused=isinstance(result, Unsuited))
+            unsuited |= {config.method.name} if outcome.refused else set()
+        else:
+            outcome = replace(outcome, result=result)
+        found[index] = outcome
+        if not engine.alone:
+            say(f"[{len(found)}/{len(configs)}] {called(index)}")
         if outcome.failure:
             say(outcome.failure)
-        outcomes.append(outcome)
-    return outcomes
+    return _without_repeated_refusals([found[index] for index in sorted(found)])
+
+
+@dataclass(frozen=True)
+class _Task:
+    config: Config
+    out: Path
+    command: tuple[str, ...]
+
+
+def _run(task: _Task) -> dict[str, Any] | None:
+    check_shared(task.out)
+    return run(task.config, folder_of(task.config, task.out), command=task.command).result
+
+
+def _without_repeated_refusals(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Runs at the same time find out together that their method does not suit; one of them says it for all."""
+    kept: list[Outcome] = []
+    refused: set[str] = set()
+    for outcome in outcomes:
+        if outcome.method not in refused:
+            kept.append(outcome)
+        if outcome.refused:
+            refused.add(outcome.method)
+    return kept
 
 
 def folder_of(config: Config, out: Path) -> Path:

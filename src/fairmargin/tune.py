@@ -12,7 +12,7 @@ import importlib
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from fairmargin import assemble, toml_text
 from fairmargin import config as configuration
 from fairmargin.checkpoint import write_atomically
 from fairmargin.config import Config, MethodConfig
+from fairmargin.engine import HERE, Engine, carry_out, check_shared, prepare
 from fairmargin.methods.base import Unsuited
 from fairmargin.record import RunRecord
 from fairmargin.run import run
@@ -31,6 +32,7 @@ from fairmargin.train import Diverged
 
 RANDOM_TRIALS = 5  # before the estimator has something to estimate from
 DIVERGED = 0.0  # the value of a trial that ends in numbers that are not finite
+BEST = "best.toml"
 DIGITS = 3  # of a suggested number: more are not worth reading
 
 
@@ -134,6 +136,9 @@ class Search(Protocol):
     def finished(self) -> list[Trial]: ...
 
 
+MakeSearch = Callable[[Path, Space, Mapping[str, Any], int], Search]  # its file, what to search, the first trial, seed
+
+
 class OptunaSearch:
     """A study of Optuna in one journal file. What it suggests depends on the seed and on the finished trials alone."""
 
@@ -193,7 +198,7 @@ class Tuned:
     accuracy: str  # which one it was chosen by, of the validation samples
     trials: list[Trial]
     best: Trial
-    file: Path  # best.toml
+    file: Path  # its best.toml
 
 
 def tune(
@@ -205,55 +210,73 @@ def tune(
     seed: int = 0,
     command: Sequence[str] = ("fairmargin.tune",),
     say: Callable[[str], None] = lambda text: None,
-    search: Callable[[Path, Space, Mapping[str, Any], int], Search] = OptunaSearch,
+    search: MakeSearch = OptunaSearch,
     go_on: bool = False,
+    engine: Engine = HERE,
 ) -> list[Tuned]:
-    """Search for each configuration's method in turn, in a folder of its own under `out`.
+    """Search for each configuration's method, in a folder of its own under `out`. The trials of a method follow one another.
 
     Args:
         configs: one for each method; their seeds do not matter.
         trials: for each method; finished ones are not repeated, and of more than so many the first ones count.
         seeds: every trial is trained with each of them.
         seed: of the suggestions.
+        say: hears of every trial; from other processes only how a method ends, they print their trials themselves.
+        search: for other processes one that they can import.
         go_on: a method that this dataset does not suit is left out, and `say` says why; else it is an error.
+        engine: where the methods' searches run; by default in this process, in turn.
     """
     if trials < 1:
         raise ValueError(f"trials must be at least 1; got {trials}")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("trials follow one another in one process; start fairmargin tune without torchrun")
-    found = []
-    for config in configs:
-        try:
-            found.append(_tune_one(config, out / config.method.name, trials, seeds, seed, command, say, search))
-            say(f"{config.method.name}: {found[-1].file}")
-        except Unsuited as error:
-            if not go_on:
-                raise
-            say(f"{config.method.name} is left out: {error}")
-    return found
+    folder, aloud = prepare(engine, out), say if engine.alone else _print
+    tasks = [_Task(config, folder, trials, tuple(seeds), seed, tuple(command), aloud, search) for config in configs]
+    found: dict[int, Tuned] = {}
+    called = lambda index: configs[index].method.name
+    expected = (Unsuited,) if go_on else ()
+    for index, result in carry_out(engine, _tune_one, tasks, expected=expected, say=say, called=called):
+        method = called(index)
+        if isinstance(result, Exception):
+            say(f"{method} is left out: {result}")
+        else:
+            found[index] = replace(result, file=out / method / BEST)
+            say(f"{method}: {found[index].file}")
+    return [found[index] for index in sorted(found)]
 
 
-def _tune_one(
-    config: Config,
-    folder: Path,
-    trials: int,
-    seeds: Sequence[int],
-    seed: int,
-    command: Sequence[str],
-    say: Callable[[str], None],
-    search: Callable[[Path, Space, Mapping[str, Any], int], Search],
-) -> Tuned:
+@dataclass(frozen=True)
+class _Task:
+    """The search for one method's settings."""
+
+    config: Config
+    out: Path
+    trials: int
+    seeds: tuple[int, ...]
+    seed: int
+    command: tuple[str, ...]
+    say: Callable[[str], None]
+    search: MakeSearch
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+def _tune_one(task: _Task) -> Tuned:
+    check_shared(task.out)
+    config, folder, seeds = task.config, task.out / task.config.method.name, task.seeds
     method, accuracy = config.method.name, _accuracy(config)
     space = space_of(method)
     _claim(folder, config, seeds)
-    searching = search(folder / "trials.log", space, _standing(config, space), seed)
-    while (number := len(searching.finished())) < trials:
+    searching = task.search(folder / "trials.log", space, _standing(config, space), task.seed)
+    while (number := len(searching.finished())) < task.trials:
         trial = searching.next()
         shown = ", ".join(f"{key}={toml_text.value(value)}" for key, value in trial.settings.items())
-        say(f"{method}, trial {number + 1} of {trials}: {shown}")
-        searching.tell(trial, _value(config, accuracy, trial, folder, seeds, command, say))
+        task.say(f"{method}, trial {number + 1} of {task.trials}: {shown}")
+        searching.tell(trial, _value(config, accuracy, trial, folder, seeds, task.command, task.say))
     # Note: a longer search that went before counts no more than any other method's.
-    return _conclude(config, accuracy, searching.finished()[:trials], folder)
+    return _conclude(config, accuracy, searching.finished()[: task.trials], folder)
 
 
 def _accuracy(config: Config) -> str:
@@ -340,7 +363,7 @@ def validation_accuracy(record: RunRecord, name: str) -> float:
 
 def _conclude(config: Config, accuracy: str, trials: list[Trial], folder: Path) -> Tuned:
     best = max(trials, key=lambda trial: trial.value or 0.0)  # the earliest of equals
-    file = folder / "best.toml"
+    file = folder / BEST
     text = (
         f"# fairmargin train {file.name} --seed 1\n"
         f"# {config.method.name}: the best of {len(trials)} trials, number {best.number}, by validation accuracy "
