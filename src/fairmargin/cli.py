@@ -430,14 +430,21 @@ def reproduce(
         Path | None, typer.Option(help="A README whose results table is renewed from the ledger.")
     ] = None,
     changes: Changes = None,
+    engine: EngineName = "local",
+    jobs: Jobs = None,
+    address: Address = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
 ) -> None:
     """Run the paper's tables and figures cell by cell, and keep a ledger of its numbers beside ours. See docs/reproduce.md.
 
     Again: only what is missing; a run that was killed goes on from its checkpoint.
     """
+    from fairmargin.engine import engine as chosen
     from fairmargin.reproduce import command
 
     with _said_plainly():
+        where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         failed = []
         if what != "ledger":
             failed = command.reproduce(
@@ -451,6 +458,7 @@ def reproduce(
                 extra=changes or (),
                 command=_command(),
                 say=typer.echo,
+                engine=where_to_run,
             )
         if not dry_run and (what == "ledger" or budget != "smoke"):
             command.keep_ledger(out, ledger or out, readme, typer.echo)

@@ -6,12 +6,15 @@
 A killed campaign goes on where it was: every run resumes from its own checkpoint.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairmargin import engine as engines
 from fairmargin import scores, toml_text
 from fairmargin.data.sources import MissingData, data_root
+from fairmargin.engine import HERE, Engine, check_shared, prepare
 from fairmargin.methods.base import Unsuited
 from fairmargin.record import RunRecord, is_run
 from fairmargin.reproduce import budgets, measures, standin
@@ -73,6 +76,7 @@ def plan(
 
 def perform(task: Task) -> Outcome:
     """Train, evaluate and measure one cell."""
+    check_shared(task.out)
     extra = list(task.extra)
     try:
         if task.budget == "smoke":
@@ -90,11 +94,26 @@ def perform(task: Task) -> Outcome:
     return Outcome(task)
 
 
-def carry_out(tasks: Sequence[Task], say: Callable[[str], None] = lambda text: None) -> Iterator[Outcome]:
-    """One after the other, in this process."""
-    for number, task in enumerate(tasks, 1):
-        say(f"[{number}/{len(tasks)}] {task}{' (finished)' if task.finished else ''}")
-        yield perform(task)
+def carry_out(
+    tasks: Sequence[Task], say: Callable[[str], None] = lambda text: None, engine: Engine = HERE
+) -> Iterator[Outcome]:
+    """As they finish; by default one after the other, in this process."""
+    number = itertools.count(1)
+    line = lambda task: f"[{next(number)}/{len(tasks)}] {task}{' (finished)' if task.finished else ''}"
+
+    def begun() -> Iterator[Task]:
+        for task in tasks:
+            if engine.alone:
+                say(line(task))
+            yield task
+
+    for out in {task.out for task in tasks}:
+        prepare(engine, out)
+    for index, outcome in engines.carry_out(engine, perform, begun(), say=say):
+        if not engine.alone:
+            say(line(tasks[index]))
+        assert isinstance(outcome, Outcome)
+        yield outcome
 
 
 def standin_root(root: Path, dataset: str) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fairmargin.checkpoint import write_atomically
+from fairmargin.engine import HERE, Engine
 from fairmargin.losses.inputs import check_choice
 from fairmargin.reproduce import budgets, campaign, drawing, ledger, probe, show
 from fairmargin.reproduce.cells import FIGURES, READINGS, STUDY, TABLES, Cell, cells
@@ -32,6 +33,7 @@ def reproduce(
     extra: Sequence[str],
     command: Sequence[str],
     say: Say,
+    engine: Engine = HERE,
 ) -> list[campaign.Outcome]:
     """What could not be run. Finished cells are only read."""
     check_choice(what, "table or figure", WHAT)
@@ -45,7 +47,7 @@ def reproduce(
         whole = show.duration(sum(one.seconds for one in times.values()))
         say(f"{len(missing)} of {len(tasks)} runs, {whole} of training one after the other")
         return []
-    outcomes = list(campaign.carry_out(tasks, say))
+    outcomes = list(campaign.carry_out(tasks, say, engine))
     failed = [outcome for outcome in outcomes if outcome.failure]
     if tasks:
         Console().print(show.table(wanted, out, budget))
