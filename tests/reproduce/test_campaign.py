@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fairmargin.cli import app
+from fairmargin.engine import Local
 from fairmargin.record import RunRecord
 from fairmargin.reproduce import ledger, measures
-from fairmargin.reproduce.campaign import perform, plan
+from fairmargin.reproduce.campaign import carry_out, perform, plan
 from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.probe import estimates
 
@@ -74,6 +75,17 @@ def test_finished_cells_are_only_read(tmp_path: Path) -> None:
     before = (task.folder / "result.json").stat().st_mtime_ns
     assert not perform(task).failure
     assert (task.folder / "result.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_several_at_a_time_give_the_same_as_one_after_the_other(tmp_path: Path) -> None:
+    wanted = cells("fairkl", pattern="*:divergence=kl*")
+    one, two = (plan(wanted, "smoke", [0], tmp_path / name) for name in ("one", "two"))
+    assert len(one) == 4
+    assert not [outcome for outcome in carry_out(one) if outcome.failure]
+    assert not [outcome for outcome in carry_out(two, engine=Local(jobs=2)) if outcome.failure]
+    for a, b in zip(one, two, strict=True):
+        assert (RunRecord.read(a.folder).result or {})["test"] == (RunRecord.read(b.folder).result or {})["test"]
 
 
 def test_without_the_data_a_cell_says_how_to_get_them(tmp_path: Path) -> None:

@@ -271,6 +271,8 @@ def write(folder: Path, lines: Sequence[Line]) -> None:
 def summary(lines: Sequence[Line]) -> str:
     """Table 3 at the laptop budget, for the README: methods × ρ, published beside ours."""
     mine = [line for line in lines if line.table == "3" and line.budget == "laptop"]
+    if not mine:
+        return "(none so far)"
     columns = sorted({line.setting for line in mine})
     rows = dict.fromkeys((line.method, line.reading) for line in mine)
     shown = ["ρ = " + column.removeprefix("rho=") for column in columns]
