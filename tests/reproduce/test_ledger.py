@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairmargin.reproduce import ledger
+from fairmargin.reproduce import ledger, show
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.ledger import Line
 
@@ -128,3 +128,22 @@ def test_the_readme_s_table_is_the_ledger_s() -> None:
 def test_a_readme_without_its_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="results: begin"):
         ledger.into_readme("# Title\n", [])
+
+
+def test_the_study_is_ordered_by_validation_and_shows_intervals(tmp_path: Path) -> None:
+    for name, values in {"recommended": (0.9, 0.8), "divergence=kl": (0.95, 0.93)}.items():
+        (cell,) = cells("fairkl", pattern=f"*:{name}")
+        for seed, value in enumerate(values):
+            run_folder(cell, tmp_path, seed, value)
+            folder = cell.folder(tmp_path, "laptop", seed)
+            judged = {"cell-mean": value, "conflicting": value / 2}
+            last = {"valid": judged, "test": {"cell-mean": 1 - value, "conflicting": 0.1}}
+            result = json.loads((folder / "result.json").read_text()) | {"records": {"last": last}}
+            (folder / "result.json").write_text(json.dumps(result))
+            step = {"event": "train", "terms": {"mean similarity": 0.5}}
+            (folder / "metrics.jsonl").write_text(json.dumps(step) + "\n")
+    rows = show.study(tmp_path, "laptop").splitlines()[2:]
+    assert rows[0].startswith("| divergence=kl | 94.0 (81.3–100.0) | 6.0 (")  # t = 12.7 with two seeds
+    assert rows[1].startswith("| recommended | 85.0 (")
+    assert rows[1].endswith("| 0.50 | 2 |")
+    assert show.study(tmp_path / "empty", "laptop") == ""

@@ -54,7 +54,7 @@ def reproduce(
     for figure in FIGURES if what == "all" else [what] if what in FIGURES else []:
         say(f"{figure}: {drawing.draw(figure, out, budget).png}")
     if what == STUDY:
-        say(show.study(out, budget))
+        say(show.study(out, budget) or f"nothing of {STUDY} is finished")
     return failed
 
 

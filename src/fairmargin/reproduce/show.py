@@ -53,45 +53,30 @@ def duration(seconds: float) -> str:
 
 
 def study(out: Path, budget: str) -> str:
-    """The study of FairKL, best first by validation accuracy: Markdown."""
-    found = []
-    for cell in cells(STUDY):
-        records = [record for record in runs_of(cell, out, budget) if record.result is not None]
-        if records:
-            found.append((cell, records))
-    if not found:
-        raise ValueError(
-            f"no run of the study is finished; start it: fairmargin reproduce {STUDY} --budget {budget} --seeds 3"
-        )
-    judged = lambda which: which["valid"]["cell-mean"]
-    found.sort(key=lambda row: -statistics.fmean(judged(_last(record)) for record in row[1]))
+    """The study of FairKL, best first by validation accuracy: Markdown; empty if nothing of it is finished."""
+    runs = {cell.setting: runs_of(cell, out, budget) for cell in cells(STUDY)}
+    finished = {setting: [record for record in of if record.finished] for setting, of in runs.items()}
+    found = [(setting, of) for setting, of in finished.items() if of]
+    found.sort(key=lambda row: -statistics.fmean(_last(record)["valid"]["cell-mean"] for record in row[1]))
     lines = [
         "| FairKL | validation | test | conflicting, test | mean similarity | seeds |",
         "|---|---|---|---|---|---|",
     ]
-    for cell, records in found:
-        valid = [100 * judged(_last(record)) for record in records]
-        test = [100 * _last(record)["test"]["cell-mean"] for record in records]
-        conflicting = [100 * _last(record)["test"]["conflicting"] for record in records]
-        alike = [_similarity(record) for record in records]
-        values = [
-            interval(valid),
-            interval(test),
-            interval(conflicting),
-            f"{statistics.fmean(alike):.2f}",
-            str(len(records)),
-        ]
-        lines.append(f"| {cell.setting} | {' | '.join(values)} |")
-    return "\n".join(lines) + "\n"
+    for setting, records in found:
+        of = lambda split, name, records=records: interval([100 * _last(record)[split][name] for record in records])
+        alike = statistics.fmean(_similarity(record) for record in records)
+        values = [of("valid", "cell-mean"), of("test", "cell-mean"), of("test", "conflicting"), f"{alike:.2f}"]
+        lines.append(f"| {setting} | {' | '.join(values)} | {len(records)} |")
+    return "\n".join(lines) + "\n" if found else ""
 
 
 def interval(values: Sequence[float]) -> str:
-    """Mean and 95 % interval of the mean by Student's t; of one value the value."""
+    """Mean and 95 % interval of the mean by Student's t, within 0 and 100; of one value the value."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return f"{mean:.1f}"
     half = STUDENT[min(len(values) - 2, len(STUDENT) - 1)] * statistics.stdev(values) / math.sqrt(len(values))
-    return f"{mean:.1f} ({mean - half:.1f}–{mean + half:.1f})"
+    return f"{mean:.1f} ({max(mean - half, 0.0):.1f}–{min(mean + half, 100.0):.1f})"
 
 
 def _last(record: RunRecord) -> dict:
