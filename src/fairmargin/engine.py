@@ -154,7 +154,7 @@ class Ray:
         handler = signal.getsignal(signal.SIGTERM)
         try:
             _knock(address or "")
-            ray.init(address, logging_level=logging.WARNING, **options)
+            ray.init(address or "local", logging_level=logging.WARNING, **options)
         except OSError as error:
             if not address:
                 raise
