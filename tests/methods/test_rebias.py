@@ -85,7 +85,7 @@ def test_signs_g_seeks_dependence_and_f_avoids_it():
         loss = next(loss for name, loss in method.updates(batch, 0) if name == player)
         loss.backward(inputs=players[player].parameters)
         players[player].optimiser.step()
-        assert sign * (dependence() - before) > 1e-6
+        assert sign * (dependence() - before) > 1e-4 * before
 
 
 def test_without_weights_it_is_two_cross_entropies():
