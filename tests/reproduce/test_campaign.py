@@ -44,7 +44,6 @@ def test_a_cell_runs_on_generated_data(what: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "pattern"),
     [
-        ("8", "cifar100/eps-supinfonce:eps=0.1"),
         ("9", "eps-supcon:eps=0.25"),
         ("5", "sin"),
         ("5", "eps-supinfonce+fairkl@paper"),

@@ -99,12 +99,12 @@ def carry_out(
 ) -> Iterator[Outcome]:
     """As they finish; by default one after the other, in this process."""
     number = itertools.count(1)
-    line = lambda task: f"[{next(number)}/{len(tasks)}] {task}{' (finished)' if task.finished else ''}"
+    line = lambda task: f"[{next(number)}/{len(tasks)}] {task}"
 
     def begun() -> Iterator[Task]:
         for task in tasks:
             if engine.alone:
-                say(line(task))
+                say(line(task) + (" (finished)" if task.finished else ""))
             yield task
 
     for out in {task.out for task in tasks}:
