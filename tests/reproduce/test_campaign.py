@@ -46,7 +46,6 @@ def test_a_cell_runs_on_generated_data(what: str, tmp_path: Path) -> None:
     [
         ("9", "eps-supcon:eps=0.25"),
         ("5", "sin"),
-        ("5", "eps-supinfonce+fairkl@paper"),
         ("5", "lm"),
     ],
 )
@@ -74,6 +73,15 @@ def test_finished_cells_are_only_read(tmp_path: Path) -> None:
     before = (task.folder / "result.json").stat().st_mtime_ns
     assert not perform(task).failure
     assert (task.folder / "result.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_cells_that_need_the_same_scores_wait_for_each_other(tmp_path: Path) -> None:
+    tasks = plan(cells("5", pattern="eps-supinfonce+fairkl@*"), "smoke", [0], tmp_path)
+    assert [task.cell.reading for task in tasks] == ["paper", "recommended"]
+    assert not [outcome.failure for outcome in carry_out(tasks, engine=Local(jobs=2)) if outcome.failure]
+    record = RunRecord.read(tasks[0].folder)
+    assert all(measures.measured(record, name) for name in ("", "unb", "imagenet-a"))
 
 
 @pytest.mark.slow

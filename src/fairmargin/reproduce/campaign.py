@@ -7,6 +7,7 @@ A killed campaign goes on where it was: every run resumes from its own checkpoin
 """
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,13 @@ from fairmargin import scores, toml_text
 from fairmargin.data.sources import MissingData, data_root
 from fairmargin.engine import HERE, Engine, check_shared, prepare
 from fairmargin.methods.base import Unsuited
-from fairmargin.record import RunRecord, is_run
+from fairmargin.record import Locked, RunRecord, is_run
 from fairmargin.reproduce import budgets, measures, standin
 from fairmargin.reproduce.cells import Cell
 from fairmargin.run import run
 from fairmargin.train import Diverged
 
+PATIENCE = 1.0  # seconds
 CAPTURE = "bagnet18"  # of 9-Class ImageNet, whose bias nobody wrote down
 
 
@@ -139,5 +141,9 @@ def _capture(task: Task, extra: Sequence[str]) -> Path:
     own = [f"{key}={toml_text.value(value)}" for key, value in changes.settings.items()]
     config = scores.configuration(dataset=task.cell.dataset, capture=CAPTURE, seed=task.seed, overrides=[*own, *extra])
     folder = task.out / task.budget / "scores" / task.cell.dataset / f"seed-{task.seed}"
-    scores.make(config, folder, command=task.command)
-    return folder
+    while True:
+        try:
+            scores.make(config, folder, command=task.command)
+            return folder
+        except Locked:  # another cell needs it too, and is training it
+            time.sleep(PATIENCE)
