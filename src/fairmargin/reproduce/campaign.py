@@ -47,7 +47,8 @@ class Task:
         return is_run(self.folder) and RunRecord.read(self.folder).finished
 
     def __str__(self) -> str:
-        return f"Table {self.cell.table} {self.cell.name}, seed {self.seed}".replace("Table figure", "Figure ")
+        table = self.cell.table
+        return f"{f'Table {table}' if table.isdigit() else table}: {self.cell.name}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
