@@ -107,6 +107,8 @@ def left_out(budget: str, table: str, setting: str) -> str:
 
 def note(budget: str, table: str, dataset: str) -> str:
     """How a reduced run differs from the published one, for the ledger."""
+    if budget == "smoke":
+        return "a few steps on generated data, whose accuracies mean nothing"
     if budget != "laptop":
         return ""
     return REDUCED["biased-mnist-mini"] if table == "12" else REDUCED.get(dataset, "reduced")
