@@ -53,7 +53,7 @@ types: .venv/.dev
 
 test: lint types
 	@echo "== pytest"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+	@$(BIN)/python -m pytest -q
 
 quick: .venv/.dev
 	@$(BIN)/python -m pytest -q -m "not slow"

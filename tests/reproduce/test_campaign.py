@@ -26,7 +26,10 @@ ONE_OF_EACH = {  # a cell for each dataset and each thing that only some cells n
 }
 
 
-@pytest.mark.parametrize("what", ONE_OF_EACH)
+QUICK = "fairkl"
+
+
+@pytest.mark.parametrize("what", [w if w == QUICK else pytest.param(w, marks=pytest.mark.slow) for w in ONE_OF_EACH])
 def test_a_cell_runs_on_generated_data(what: str, tmp_path: Path) -> None:
     (task,) = plan(cells(what, pattern=ONE_OF_EACH[what]), "smoke", [0], tmp_path)
     outcome = perform(task)
