@@ -49,7 +49,7 @@ BEST_EPSILON = {("eps-supcon", "imagenet100"): 0.1, ("eps-supinfonce", "imagenet
 EPSILON = {"cifar10": 0.25, "cifar100": 0.25, "biased-mnist": 0.5, "bffhq": 0.25}  # of Table 3 it is not printed
 
 # What FairKL is. The paper's text and the authors' released code differ (docs/fidelity.md), and no row mixes them; the
-# third is what works best by our measurements (docs/results/fairkl.md), with weights of its own.
+# third was best on validation in the small regime (docs/results/demo.md), and has weights of its own.
 READINGS: dict[str, Settings] = {
     "paper": {"method.variant": "paper", "method.divergence": "kl", "method.negatives": True},
     "authors": {"method.variant": "authors", "method.divergence": "kl", "method.negatives": True},
@@ -147,7 +147,7 @@ def _table(name: str) -> Iterable[Cell]:
     for number in published():
         if number.table == name:
             # Table 5 prints three accuracies of a run, and 2 one run twice: as quoted and as run again.
-            setting = "" if number.setting in MEASURES else number.setting
+            setting = "" if number.measure else number.setting
             together.setdefault((number.dataset, number.method, setting), []).append(number)
     for (dataset, row, setting), numbers in together.items():
         method, settings = NAMES.get(row, (row, {}))
@@ -235,6 +235,3 @@ STUDIED: dict[str, Settings] = {
     "activation=tanh": {"method.last_activation": "tanh"},
     "authors;sampler=group-balanced": {"method.variant": "authors", "data.sampler": "group-balanced"},
 }
-
-# Which accuracy of a run a published one is: of the table's own column if it has some.
-MEASURES = ("biased", "unb", "imagenet-a")

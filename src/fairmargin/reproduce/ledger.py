@@ -22,7 +22,7 @@ from typing import Any
 from fairmargin.checkpoint import write_atomically
 from fairmargin.record import RunRecord, is_run
 from fairmargin.reproduce import budgets
-from fairmargin.reproduce.cells import MEASURES, STUDY, Cell, cells
+from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.measures import Measured, measured
 from fairmargin.reproduce.published import Published
 
@@ -93,8 +93,7 @@ def runs_of(cell: Cell, out: Path, budget: str) -> list[RunRecord]:
 
 
 def _line(cell: Cell, number: Published, budget: str, records: Sequence[RunRecord]) -> Line | None:
-    measure = number.setting if number.setting in MEASURES else ""
-    several = [one for record in records if (one := measured(record, measure))]
+    several = [one for record in records if (one := measured(record, number.measure))]
     if any(one.epochs >= one.of_epochs for one in several):  # while a seed goes on, the finished ones count
         several = [one for one in several if one.epochs >= one.of_epochs]
     if not several:
@@ -212,7 +211,7 @@ def markdown(lines: Sequence[Line]) -> str:
         "sample std over seeds. *Best epoch on test* is the convention behind the published numbers; it is shown and never "
         "used. A *laptop* number is of a reduced protocol (column *how*): read its order among the others, not its height. "
         "FairKL is read in two ways that are never mixed, as the *paper* prints it and as the *authors'* code computes it "
-        "(docs/fidelity.md), and as we *recommend* it (fairkl.md).",
+        "(docs/fidelity.md), and as we *recommend* it so far, by validation in the small regime (demo.md).",
         f"{len(lines)} lines: " + ", ".join(f"{number} {kind}" for kind, number in counts.items()) + ".",
     ]
     for table, title in TITLES.items():
@@ -295,4 +294,4 @@ def into_readme(readme: str, lines: Sequence[Line]) -> str:
     return f"{before}{BEGIN}\n{summary(lines)}\n{END}{rest.split(END, 1)[1]}"
 
 
-__all__ = ["STUDY", "Line", "collect", "into_readme", "judged", "markdown", "merged", "read", "summary", "write"]
+__all__ = ["Line", "collect", "into_readme", "judged", "markdown", "merged", "read", "summary", "write"]

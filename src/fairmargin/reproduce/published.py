@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
+MEASURES = ("biased", "unb", "imagenet-a")  # of 9-Class ImageNet
+
 
 @dataclass(frozen=True)
 class Published:
@@ -18,6 +20,11 @@ class Published:
     std: float | None
     origin: str  # "paper", or whose number the paper repeats
     rank: str  # "best", "second" or nothing, as marked there
+
+    @property
+    def measure(self) -> str:
+        """Which accuracy of its run it is, where a table prints several."""
+        return self.setting if self.setting in MEASURES else ""
 
     @property
     def band(self) -> float:

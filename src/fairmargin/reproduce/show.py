@@ -4,8 +4,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
+from scipy.stats import t as student
 
 from fairmargin.record import RunRecord
 from fairmargin.reproduce.campaign import Task
@@ -13,8 +15,6 @@ from fairmargin.reproduce.cells import STUDY, Cell, cells
 from fairmargin.reproduce.ledger import runs_of, spread
 from fairmargin.reproduce.measures import measured
 from fairmargin.reproduce.probe import Estimate
-
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 97.5 % quantiles for 1, 2, … degrees of freedom
 
 
 def table(shown: Sequence[Cell], out: Path, budget: str) -> Table:
@@ -26,7 +26,7 @@ def table(shown: Sequence[Cell], out: Path, budget: str) -> Table:
     for cell in shown:
         records = runs_of(cell, out, budget)
         for number in cell.published or (None,):
-            measure = number.setting if number is not None and number.setting in ("unb", "imagenet-a") else ""
+            measure = "" if number is None else number.measure
             ours = [one.last for record in records if (one := measured(record, measure))]
             std = statistics.stdev(ours) if len(ours) > 1 else None
             name = f"{cell.name}{f' {measure}' if measure else ''}"
@@ -75,11 +75,11 @@ def interval(values: Sequence[float]) -> str:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return f"{mean:.1f}"
-    half = STUDENT[min(len(values) - 2, len(STUDENT) - 1)] * statistics.stdev(values) / math.sqrt(len(values))
+    half = float(student.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
     return f"{mean:.1f} ({max(mean - half, 0.0):.1f}–{min(mean + half, 100.0):.1f})"
 
 
-def _last(record: RunRecord) -> dict:
+def _last(record: RunRecord) -> dict[str, Any]:
     assert record.result is not None
     return record.result["records"]["last"]
 
