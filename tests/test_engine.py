@@ -373,6 +373,20 @@ def test_a_request_to_a_worker_reaches_its_runs_and_the_next_ones():
         assert not later
 
 
+def test_a_request_while_a_run_concludes_lets_it_finish_and_starts_no_other():
+    begun, finished = [], []
+
+    def conclude(task):
+        begun.append(task)
+        signal.raise_signal(signal.SIGINT)  # heard by nobody inside: the last step is over
+        return task
+
+    with pytest.raises(Interrupted, match="the same command goes on") as error:
+        for _, found in Local().map(conclude, [1, 2]):
+            finished.append(found)
+    assert (begun, finished, error.value.number) == ([1], [1], signal.SIGINT)
+
+
 @posix
 @pytest.mark.slow
 class TestProcesses:

@@ -73,15 +73,18 @@ class Local:
             _refuse_torchrun()
             yield from workers.map_tasks(function, tasks, self.jobs, self.retries)
             return
-        for index, task in enumerate(tasks):
-            found: Result | Exception
-            try:
-                found = function(task)
-            except Interrupted:
-                raise
-            except Exception as error:
-                found = error
-            yield index, found
+        with stop_requests() as stop:
+            for index, task in enumerate(tasks):
+                if stop:  # while the one before was being evaluated
+                    raise Interrupted(workers.STOPPED, stop.number)
+                found: Result | Exception
+                try:
+                    found = function(task)
+                except Interrupted:
+                    raise
+                except Exception as error:
+                    found = error
+                yield index, found
 
 
 HERE = Local()
