@@ -97,6 +97,16 @@ def test_table_12_is_run_at_one_rho_on_a_laptop() -> None:
     assert {cell.config("laptop", 0).data.name for cell in kept} == {"biased-mnist-mini"}
 
 
+@pytest.mark.parametrize("figure", ["figure2", "figure5"])
+def test_sweeps_are_small_on_a_laptop_with_five_times_the_conflicting_digits(figure: str) -> None:
+    for cell in cells(figure):
+        config = cell.config("laptop", 0)
+        assert config.data.name == "biased-mnist-mini"
+        assert config.data.options["rho"] == pytest.approx(1 - 5 * (1 - cell.settings["data.rho"]))
+        assert config.evaluate.every == 1
+        assert cell.config("paper", 0).data.name == "biased-mnist"
+
+
 def test_the_files_are_the_cells() -> None:
     """Written by python -m fairmargin.reproduce.files configs/reproduce"""
     stored = {path.relative_to(CONFIGS): path.read_text("utf-8") for path in CONFIGS.rglob("*.toml")}

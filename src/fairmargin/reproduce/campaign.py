@@ -138,7 +138,7 @@ def beside(cell: Cell, extra: Sequence[str]) -> list[str]:
 
 def _capture(task: Task, extra: Sequence[str]) -> Path:
     """The folder with the features of the bias-capturing model, trained now if it is not there."""
-    changes = budgets.changes(task.budget, task.cell.table, task.cell.dataset, "ce")
+    changes = budgets.changes(task.budget, task.cell.table, task.cell.dataset, "ce", task.cell.settings)
     own = [f"{key}={toml_text.value(value)}" for key, value in changes.settings.items()]
     config = scores.configuration(dataset=task.cell.dataset, capture=CAPTURE, seed=task.seed, overrides=[*own, *extra])
     folder = task.out / task.budget / "scores" / task.cell.dataset / f"seed-{task.seed}"

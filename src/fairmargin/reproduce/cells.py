@@ -91,7 +91,7 @@ class Cell:
         return place / (",".join(words) or "preset") / f"seed-{seed}"
 
     def _changes(self, budget: str) -> budgets.Changes:
-        return budgets.changes(budget, self.table, self.dataset, self.method)
+        return budgets.changes(budget, self.table, self.dataset, self.method, self.settings)
 
     def config(self, budget: str, seed: int, extra: Sequence[str] = ()) -> Config:
         """`extra` are changes that every cell gets, such as data.root=…"""

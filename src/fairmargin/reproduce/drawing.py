@@ -25,9 +25,9 @@ def _sweep(folder: Path, out: Path, budget: str) -> Drawn:
     for cell in cells("figure2"):
         found = [one for record in runs_of(cell, out, budget) if (one := measured(record))]
         seeds |= {one.seed for one in found}
-        rho, epsilon = cell.settings["data.rho"], cell.settings["method.epsilon"]
+        rho, epsilon = cell.config(budget, 0).data.options["rho"], cell.settings["method.epsilon"]
         rows.append(figures.Row(cell.method, rho, epsilon, [one.last / 100 for one in found]))
-    return figures.figure_2(rows, folder, budget=_caption(budget, len(seeds)))
+    return figures.figure_2(rows, folder, budget=_caption("figure2", budget, len(seeds)))
 
 
 def _histograms(folder: Path, out: Path, budget: str) -> Drawn:
@@ -35,9 +35,9 @@ def _histograms(folder: Path, out: Path, budget: str) -> Drawn:
     for cell in cells("figure5"):
         if records := runs_of(cell, out, budget):
             runs[cell.method, cell.settings["method.epsilon"]] = read_run(records[0].path)
-    return figures.figure_5(runs, folder, budget=_caption(budget, 1))
+    return figures.figure_5(runs, folder, budget=_caption("figure5", budget, 1))
 
 
-def _caption(budget: str, seeds: int) -> str:
-    how = budgets.note(budget, "figure", "biased-mnist")
+def _caption(figure: str, budget: str, seeds: int) -> str:
+    how = budgets.note(budget, figure, "biased-mnist")
     return f"budget {budget}{f': {how}' if how else ''}; {seeds} seed{'s' if seeds != 1 else ''}"

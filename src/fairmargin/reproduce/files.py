@@ -30,7 +30,7 @@ def text_of(cell: Cell) -> str:
         for number in cell.published
     )
     opening = [f"# {cell.command('paper')}", f"# Published: {numbers}" if numbers else "# No number is printed."]
-    settings = cell.settings | budgets.changes("paper", cell.table, cell.dataset, cell.method).settings
+    settings = cell.settings | budgets.changes("paper", cell.table, cell.dataset, cell.method, cell.settings).settings
     nested: dict[str, dict[str, Any]] = {"data": {"name": cell.dataset}, "method": {"name": cell.method}}
     for key, value in settings.items():
         section, _, name = key.partition(".")

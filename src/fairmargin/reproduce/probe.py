@@ -42,8 +42,7 @@ def estimates(tasks: Sequence[Task], folder: Path) -> dict[Task, Estimate]:
 
 
 def _config(task: Task, folder: Path) -> Config:
-    changes = budgets.changes(task.budget, task.cell.table, task.cell.dataset, task.cell.method)
-    extra = standin_root(folder, changes.dataset or task.cell.dataset)
+    extra = standin_root(folder, task.cell.config(task.budget, task.seed).data.name)
     extra += beside(task.cell, extra)
     config = task.cell.config(task.budget, task.seed, extra)
     size = min(config.train.batch_size, BATCH)
