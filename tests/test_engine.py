@@ -382,8 +382,7 @@ def test_a_request_while_a_run_concludes_lets_it_finish_and_starts_no_other():
         return task
 
     with pytest.raises(Interrupted, match="the same command goes on") as error:
-        for _, found in Local().map(conclude, [1, 2]):
-            finished.append(found)
+        finished.extend(found for _, found in Local().map(conclude, [1, 2]))
     assert (begun, finished, error.value.number) == ([1], [1], signal.SIGINT)
 
 

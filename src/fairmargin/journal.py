@@ -180,11 +180,15 @@ class Journal:
                 "extra_tests": judged.extra_tests,
                 "similarity": judged.similarity,
                 "ordering": judged.ordering,
-                "warnings": [*self.warnings, *judged.warnings],
+                "warnings": [*self._reservations(), *self.warnings, *judged.warnings],
             }
         )
         if self.board is not None:
             self.board.close()
+
+    def _reservations(self) -> list[str]:
+        """What the data themselves say against the numbers."""
+        return [note for name, note in self.data.info.notes.items() if name == "stand-in"]
 
     def _look(self, log: bool) -> None:
         """Read the step's numbers from the device, for the display and, now and then, for the file."""

@@ -9,6 +9,7 @@ from rich.console import Console
 from fairmargin import config
 from fairmargin.data import build, imagenet, sources
 from fairmargin.record import RunRecord
+from fairmargin.report.page import write_report
 from fairmargin.reproduce import standin
 from fairmargin.run import run
 
@@ -164,3 +165,5 @@ def test_two_steps_of_training(root, tmp_path, name, small):
     record = run(chosen, tmp_path / "run", console=Console(quiet=True))
     assert record.result["steps"] == 2
     assert RunRecord.read(tmp_path / "run").data["notes"]["stand-in"] == NOTE
+    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text("utf-8")
+    assert "accuracies mean nothing" in page
