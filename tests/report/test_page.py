@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fairmargin.evaluate.accuracy import aligned_cells
-from fairmargin.report import embedding, figures, page
+from fairmargin.report import embedding, figures, words
 from fairmargin.report.page import write_report
 from fairmargin.report.runs import method_name, parts_of, read_run
 from tests.report.fake_runs import NAMES, write_awkward_run, write_run, write_unfinished_run
@@ -325,7 +325,7 @@ def test_method_names():
     assert method_name("eps-supinfonce+fairkl") == "ε-SupInfoNCE + FairKL"
     assert method_name("ce") == "Cross-entropy"
     assert method_name("mine") == "mine"
-    assert [page.in_sentence(name) for name in ("Cross-entropy", "SupCon", "ε-SupCon", "mine")] == [
+    assert [words.in_sentence(name) for name in ("Cross-entropy", "SupCon", "ε-SupCon", "mine")] == [
         "cross-entropy",
         "SupCon",
         "ε-SupCon",

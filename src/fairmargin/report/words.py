@@ -1,0 +1,146 @@
+"""The sentences of a report: what was asked, how it came out, and how sure that is."""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from fairmargin.report.runs import Part
+
+JUDGES = {"own": "each method's own classifier", "probe": "a linear probe on the features", "knn": "nearest neighbours"}
+SHUFFLED = {  # what the test asks, where a dataset's name does not say it
+    "biased-mnist": "On digits whose colours are shuffled",
+    "biased-mnist-mini": "On digits whose colours are shuffled",
+    "corrupted-cifar10": "On pictures whose corruptions are shuffled",
+}
+ASKED = {
+    "plain": "On the test images of {}",
+    "cell-mean": "On {}, with every label and bias counted alike",
+    "aligned": "On images of {} that follow the shortcut",
+    "conflicting": "On images of {} that contradict the shortcut",
+    "worst-group": "On its weakest group of {}",
+    "train-weighted": "On {}, with groups weighted as in training",
+}
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f}"
+
+
+def whole(fraction: float) -> str:
+    return f"{100 * fraction:.0f}\u00a0%"
+
+
+def count(number: float) -> str:
+    return f"{number:,.0f}"
+
+
+def in_sentence(name: str) -> str:
+    """ "Cross-entropy" → "cross-entropy"; names with capitals of their own ("SupCon") stay."""
+    return name[0].lower() + name[1:] if name[:1].isupper() and name[1:].split(" ")[0].islower() else name
+
+
+def unbroken(name: str) -> Markup:
+    """A name whose words do not break at their hyphens, unless they are too long for a phone."""
+    kept = Markup('<span class="unbroken">{}</span>')
+    return Markup(" ").join(
+        kept.format(word) if "-" in word and len(word) <= 18 else Markup.escape(word) for word in name.split(" ")
+    )
+
+
+def title(parts: Sequence[Part]) -> str:
+    return "FairMargin report" + (": " + ", ".join(part.title for part in parts) if parts else "")
+
+
+def answer(part: Part) -> Markup:
+    """The page in a sentence: the worst and the best method by the headline accuracy."""
+    accuracy = part.headline[1]
+    asked = ASKED.get(accuracy, "On {}").format(part.title)
+    if accuracy in ("plain", "cell-mean"):
+        asked = SHUFFLED.get(part.dataset, asked)
+    ranked = sorted(part.groups, key=lambda group: part.headline_of(group).value)
+    worst, best = ranked[0], ranked[-1]
+    low, high = part.headline_of(worst).value, part.headline_of(best).value
+    exact = len(part.groups) > 1 and whole(low) == whole(high)
+    said = [f"{percent(v)}\u00a0%" if exact else whole(v) for v in (low, high)]
+    name = Markup('<span class="m m{}">{}</span>')
+    number = Markup('<b class="m m{}">{}</b>')
+    opening = Markup("{}, {} is right {} of the time").format(
+        asked, name.format(worst.colour, unbroken(in_sentence(worst.name))), number.format(worst.colour, said[0])
+    )
+    if worst is best:
+        return opening + "."
+    closing = Markup("; {} {}.")
+    return opening + closing.format(
+        name.format(best.colour, unbroken(in_sentence(best.name))), number.format(best.colour, said[1])
+    )
+
+
+def verdict(part: Part) -> str:
+    """Whether best and worst can be told apart, and by what."""
+    if len(part.groups) < 2:
+        return ""
+    ranked = sorted((part.headline_of(group) for group in part.groups), key=lambda e: e.value)
+    worst, best = ranked[0], ranked[-1]
+    said = f"The difference is {100 * (best.value - worst.value):.1f} points"
+    if worst.spread is not None and best.spread is not None:
+        twice = best.value - worst.value > 2 * max(worst.spread, best.spread)
+        return said + (
+            ", more than twice the larger deviation between seeds."
+            if twice
+            else ", within twice the larger deviation between seeds: more seeds are needed to tell them apart."
+        )
+    if worst.high is None or best.low is None:
+        return said + "."
+    if best.low > worst.high:
+        return said + ", and the intervals do not overlap."
+    return said + "; the intervals overlap, so this test set does not tell the two apart."
+
+
+def measure(part: Part) -> str:
+    """What the headline number is, for the line under the bars."""
+    classifier, accuracy = part.headline
+    over = ""
+    if any(len(group.runs) > 1 for group in part.groups):
+        over = ", mean ± sample standard deviation over seeds"
+    elif any(part.headline_of(group).low is not None for group in part.groups):
+        over = ", with its bootstrap interval"
+    return (
+        f"“{accuracy}” accuracy by {JUDGES.get(classifier, classifier)} on "
+        f"{count(part.groups[0].first.result['test'][classifier]['n'])} test images{over}."
+    )
+
+
+def small_numbers(part: Part) -> str:
+    """What stands below the accuracies of the table."""
+    at = [part.headline_of(group) for group in part.groups]
+    kinds = ["sample standard deviation over seeds (±)"] if any(one.spread is not None for one in at) else []
+    if any(one.spread is None and one.low is not None for one in at):
+        kinds.append("bootstrap interval of a single run")
+    return f"Small numbers: {' or '.join(kinds)}." if kinds else ""
+
+
+def story(part: Part) -> str:
+    sizes, classes = part.data["sizes"], len(part.class_names)
+    if part.aligned is None or part.counts is None or not part.counts.sum():
+        return (
+            f"Trained on {count(sizes['train'])} images of {classes} classes and tested on {count(sizes['test'])}. No bias "
+            "was written down for this dataset, so accuracies by group cannot be given."
+        )
+    train = part.counts[part.aligned].sum() / part.counts.sum()
+    usual = int(part.counts.max(axis=1).argmax())
+    pair = f"“{part.class_names[usual]}” comes with “{part.bias_names[int(part.counts[usual].argmax())]}”"
+    told = (
+        f"In {whole(train)} of the {count(part.counts.sum())} training images the bias gives the label away: {pair}, for "
+        "example. A model can learn that instead of the label."
+    )
+    test = _test_share(part)
+    return told + ("" if test is None else f" Of the test images {whole(test)} follow this pattern.")
+
+
+def _test_share(part: Part) -> float | None:
+    test = part.groups[0].first.test
+    if part.aligned is None or "bias" not in test:
+        return None
+    known = test["bias"] >= 0
+    followed = part.aligned[test["labels"][known], test["bias"][known]]
+    return float(followed.mean()) if known.any() else None
