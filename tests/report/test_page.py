@@ -321,6 +321,28 @@ def test_errors_say_what_to_do(tmp_path):
     assert not (tmp_path / "r.html").exists()
 
 
+def test_of_many_methods_some_have_charts_and_all_have_rows(tmp_path):
+    methods = ["ce", "eps-supinfonce+fairkl", "eps-supinfonce", *(f"method-{letter}" for letter in "abcdefgh")]
+    runs = [small(tmp_path / method, method) for method in methods]
+    value = {
+        method_name(m): result(run)["test"]["own"]["accuracy"]["cell-mean"]["value"]
+        for m, run in zip(methods, runs, strict=True)
+    }
+    ranked = sorted(value, key=lambda name: -value[name])
+    page = write_report(runs, tmp_path / "r.html").read_text(encoding="utf-8")
+    text = Reader(page).text
+    chosen = [name for name in ranked if name in {*ranked[:4], "Cross-entropy", ranked[-1]}]
+    assert f"Images and charts are of {len(chosen)} of the 11 methods" in text
+    drawn = {str(one["data-figure"]) for one in Reader(page).all("figure") if "data-figure" in one}
+    assert len([name for name in drawn if name.startswith("cells-")]) == len(chosen)
+    rows = page.split('<table class="accuracies">')[1].split("</table>")[0].split("<tr")[2:]
+    assert [
+        next(name for name in sorted(value, key=len, reverse=True) if name in Reader(row).text) for row in rows
+    ] == ranked
+    few = write_report(runs[:8], tmp_path / "few.html").read_text(encoding="utf-8")
+    assert "Images and charts are of" not in few
+
+
 def test_method_names():
     assert method_name("eps-supinfonce+fairkl") == "ε-SupInfoNCE + FairKL"
     assert method_name("ce") == "Cross-entropy"

@@ -54,9 +54,10 @@ def render(runs: Sequence[Run], *, title: str | None = None, story: str | None =
 
 
 def _section(prefix: str, part: Part) -> dict[str, Any]:
-    lowest = charts.lowest_similarity(part)
-    calibration = [figure for group in part.groups if (figure := charts.calibration(prefix, part, group))]
-    groups, scores, warnings = tables.group_rows(part), tables.scores(part), tables.warnings(part)
+    few = part.charted  # whose charts there are; tables have all
+    lowest = charts.lowest_similarity(few)
+    calibration = [figure for group in few.groups if (figure := charts.calibration(prefix, few, group))]
+    groups, scores, warnings = tables.group_rows(few), tables.scores(part), tables.warnings(part)
     return {
         "id": prefix,
         "dataset": part.title,
@@ -75,15 +76,16 @@ def _section(prefix: str, part: Part) -> dict[str, Any]:
         "extra": tables.extra_rows(part),
         "records": tables.record_rows(part),
         "facts": _facts(part),
-        "groups": part.groups,
+        "groups": few.groups,
+        "selection": words.selection(part),
         "has_bias": bool(part.bias_names),
         "many_seeds": any(len(group.runs) > 1 for group in part.groups),
-        "examples": tables.examples(prefix, part),
-        "cells": [charts.cells_figure(prefix, part, group) for group in part.groups],
-        "similarity": [figure for group in part.groups if (figure := charts.similarity(prefix, group, lowest))],
-        "maps": [figure for group in part.groups for figure in charts.maps(prefix, part, group)],
-        "curves": charts.accuracy_curves(prefix, part),
-        "terms": [figure for group in part.groups for figure in charts.term_curves(prefix, group)],
+        "examples": tables.examples(prefix, few),
+        "cells": [charts.cells_figure(prefix, few, group) for group in few.groups],
+        "similarity": [figure for group in few.groups if (figure := charts.similarity(prefix, group, lowest))],
+        "maps": [figure for group in few.groups for figure in charts.maps(prefix, few, group)],
+        "curves": charts.accuracy_curves(prefix, few),
+        "terms": [figure for group in few.groups for figure in charts.term_curves(prefix, group)],
         "group_rows": groups,
         "worst": WORST,
         "calibration": calibration,

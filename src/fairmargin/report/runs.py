@@ -42,7 +42,9 @@ METHOD_NAMES = {
     "learned-mixin": "Learned-Mixin",
     "blind-eye": "BlindEye",
 }
-COLOURS = 8
+COLOURS = 8  # and so many methods at most have charts of their own; of more, some are chosen:
+BEST, REST = 4, 6  # the best of them, a baseline and the worst; the colour of all the others
+BASELINE = "ce"
 NOT_COMPARED = {  # settings in which the runs of one method may differ
     "seed", "root", "device", "workers", "compile", "channels_last", "checkpoint_seconds", "keep", "log_steps", "tensorboard",
 }  # fmt: skip
@@ -212,6 +214,26 @@ class Part:
         return self.groups[0].first.data
 
     @cached_property
+    def charted(self) -> "Part":
+        """The same with the groups that are shown in detail: of a few all; of many the best, a baseline and the worst."""
+        if len(self.groups) <= COLOURS:
+            return self
+        ranked = self.ranked
+        baselines = [group for group in ranked if group.first.method == BASELINE]
+        chosen = {group.name for group in (*ranked[:BEST], *baselines[:1], ranked[-1])}
+        return replace(self, groups=[group for group in ranked if group.name in chosen])
+
+    @property
+    def in_order(self) -> list[Group]:
+        """As given, which is how a few are compared; many are looked up in a ranking."""
+        return self.groups if len(self.groups) <= COLOURS else self.ranked
+
+    @property
+    def ranked(self) -> list[Group]:
+        """Best first by the headline accuracy."""
+        return sorted(self.groups, key=lambda group: -self.headline_of(group).value)
+
+    @cached_property
     def headline(self) -> tuple[str, str]:
         """(classifier, accuracy) that the first run names, if every run has it."""
         named = self.groups[0].first.result["headline"]
@@ -265,7 +287,9 @@ class Part:
 
 
 def parts_of(runs: Sequence[Run]) -> list[Part]:
-    """Datasets and methods in the order given; colours by rank, so that the best method has the first one everywhere."""
+    """Datasets in the order given; methods too, or best first if they are many. Colours by rank, so that the best method has
+    the first one everywhere.
+    """
     parts = []
     for same in _alike(runs, _data_settings):
         title = same[0].dataset + _difference(
@@ -278,9 +302,11 @@ def parts_of(runs: Sequence[Run]) -> list[Part]:
             ranks.setdefault(group.name, []).append(part.headline_of(group).value)
     order = sorted(ranks, key=lambda name: -statistics.fmean(ranks[name]))
     slugs = _slugs(order)
-    colours = {name: k % COLOURS for k, name in enumerate(order)}
+    charted = {group.name for part in parts for group in part.charted.groups}
+    drawn = [name for name in order if name in charted]
+    colours = dict.fromkeys(order, REST) | {name: k % COLOURS for k, name in enumerate(drawn)}
     look: Callable[[Group], Group] = lambda group: replace(group, colour=colours[group.name], slug=slugs[group.name])
-    return [replace(part, groups=[look(group) for group in part.groups]) for part in parts]
+    return [replace(part, groups=[look(group) for group in part.in_order]) for part in parts]
 
 
 def _groups(runs: Sequence[Run]) -> list[Group]:

@@ -119,6 +119,18 @@ def small_numbers(part: Part) -> str:
     return f"Small numbers: {' or '.join(kinds)}." if kinds else ""
 
 
+def selection(part: Part) -> str:
+    """Whose charts there are, if not everybody's."""
+    few = part.charted.groups
+    if len(few) == len(part.groups):
+        return ""
+    names = ", ".join(in_sentence(group.name) for group in few[:-1]) + f" and {in_sentence(few[-1].name)}"
+    return (
+        f"Images and charts are of {len(few)} of the {len(part.groups)} methods, the best and the worst among them: {names}. "
+        "The tables have all."
+    )
+
+
 def story(part: Part) -> str:
     sizes, classes = part.data["sizes"], len(part.class_names)
     if part.aligned is None or part.counts is None or not part.counts.sum():
