@@ -1,5 +1,6 @@
 """How long a campaign would take: a few steps of each kind of run, on generated images of the right size."""
 
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from fairmargin.reproduce.campaign import Task, beside, standin_root
 from fairmargin.train import fit
 
 STEPS = 3  # timed, after one that is not
-BATCH = 32  # at most: time grows with the images, and memory need not
+BATCH, PIXELS = 32, 2**17  # images, or pixels if that is more: at most so many in a batch, for memory's sake
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,15 @@ def _config(task: Task, folder: Path) -> Config:
     extra = standin_root(folder, task.cell.config(task.budget, task.seed).data.name)
     extra += beside(task.cell, extra)
     config = task.cell.config(task.budget, task.seed, extra)
-    size = min(config.train.batch_size, BATCH)
-    return configuration.override(config, [f"train.batch_size={size}", "train.precision=float32"])
+    return configuration.override(config, ["train.precision=float32"])
 
 
 def _seconds_per_image(config: Config) -> float:
     device = assemble.device(config.train.device)
     data = assemble.data(config)
+    _, height, width = data.info.image_shape
+    size = min(config.train.batch_size, max(BATCH, PIXELS // (height * width)))
+    config = configuration.override(config, [f"train.batch_size={size}"])
     training = assemble.training(config, assemble.method(config, data), data, device)
     ends: list[float] = []
     images: list[int] = []
@@ -61,4 +64,4 @@ def _seconds_per_image(config: Config) -> float:
         images.append(len(batch))
 
     fit(training, config.train.epochs, steps=STEPS + 1, after_step=note)
-    return (ends[-1] - ends[0]) / sum(images[1:])
+    return statistics.median((b - a) / n for a, b, n in zip(ends, ends[1:], images[1:], strict=False))
