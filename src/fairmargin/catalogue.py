@@ -11,16 +11,17 @@ from fairmargin.data import DATASETS
 from fairmargin.evaluate import MEANINGS
 from fairmargin.losses.inputs import check_choice
 from fairmargin.methods import METHODS
-from fairmargin.methods.facts import FACTS
+from fairmargin.methods.facts import FACTS, cost
 from fairmargin.networks import ENCODERS
 
 
 def methods() -> Table:
-    table = Table("method", "paper", "needs", "networks", title='methods; options: "fairmargin list methods NAME"')
+    title = 'methods; cost: training time relative to cross-entropy; options: "fairmargin list methods NAME"'
+    table = Table("method", "paper", "needs", "networks", "cost", title=title)
     for name in METHODS:
         facts = FACTS[name]
         paper = facts.paper if facts.venue == "–" else f"{facts.paper.partition(',')[0]}, {facts.venue}"
-        table.add_row(name, paper, facts.needs, facts.networks)
+        table.add_row(name, paper, facts.needs, facts.networks, cost(name))
     return table
 
 

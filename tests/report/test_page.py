@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fairmargin.evaluate.accuracy import aligned_cells
+from fairmargin.methods import METHODS
 from fairmargin.report import embedding, figures, words
 from fairmargin.report.page import write_report
 from fairmargin.report.runs import method_name, parts_of, read_run
@@ -346,6 +347,7 @@ def test_of_many_methods_some_have_charts_and_all_have_rows(tmp_path):
 def test_method_names():
     assert method_name("eps-supinfonce+fairkl") == "ε-SupInfoNCE + FairKL"
     assert method_name("ce") == "Cross-entropy"
+    assert [name for name in METHODS if any(part == part.lower() for part in method_name(name).split(" + "))] == []
     assert method_name("mine") == "mine"
     assert [words.in_sentence(name) for name in ("Cross-entropy", "SupCon", "ε-SupCon", "mine")] == [
         "cross-entropy",

@@ -1,8 +1,13 @@
 """Where each method comes from and what it asks for: the table of docs/methods.md."""
 
+import json
 from dataclasses import dataclass, replace
+from importlib.resources import files
 
 from fairmargin.methods.rows import ROWS
+
+# Of training relative to cross-entropy's, written by `python -m benchmarks.methods --write`.
+COSTS: dict[str, float] = json.loads((files("fairmargin.methods") / "costs.json").read_text("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,18 @@ FACTS: dict[str, Facts] = _FACTS | {
 
 def table() -> str:
     """In Markdown; "+fairkl" has one line for all rows that can take it."""
-    lines = [["method", "paper", "venue", "needs", "networks", "file"], ["---"] * 6]
+    lines = [["method", "paper", "venue", "needs", "networks", "cost", "file"], ["---"] * 7]
     for name, x in _FACTS.items():
-        lines.append([f"[`{name}`](#{anchor(name)})", x.paper, x.venue, x.needs, x.networks, f"`{x.file}`"])
+        lines.append([f"[`{name}`](#{anchor(name)})", x.paper, x.venue, x.needs, x.networks, cost(name), f"`{x.file}`"])
     twins = FACTS["ce+fairkl"]
-    lines.append(["[`…+fairkl`](#fairkl)", twins.paper, twins.venue, twins.needs, ONE, "`objective.py`"])
+    more = f"{cost('ce+fairkl')} with `ce`"
+    lines.append(["[`…+fairkl`](#fairkl)", twins.paper, twins.venue, twins.needs, ONE, more, "`objective.py`"])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def cost(name: str) -> str:
+    """Times cross-entropy's; not measured of methods that do not suit biased-mnist-mini as it is."""
+    return f"{COSTS[name]:.1f}×" if name in COSTS else "–"
 
 
 def anchor(name: str) -> str:

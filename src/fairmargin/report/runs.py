@@ -18,6 +18,11 @@ from fairmargin.report import figures
 CLASSIFIERS = {"own": "own classifier", "probe": "linear probe", "knn": "nearest neighbours"}
 METHOD_NAMES = {
     "ce": "Cross-entropy",
+    "gce": "GCE",
+    "logit-adjusted": "Logit adjustment",
+    "class-reweighted": "Class weights",
+    "group-reweighted": "Group weights",
+    "group-balanced": "Group-balanced batches",
     "max-margin": "Max-Margin",
     "large-margin": "Large-Margin",
     "supcon": "SupCon",
@@ -40,7 +45,12 @@ METHOD_NAMES = {
     "hex": "HEX",
     "rubi": "RUBi",
     "learned-mixin": "Learned-Mixin",
+    "h": "H",
     "blind-eye": "BlindEye",
+    "jtt": "JTT",
+    "dfr": "DFR",
+    "sin": "SIN",
+    "sin-proxy": "SIN proxy",
 }
 COLOURS = 8  # and so many methods at most have charts of their own; of more, some are chosen:
 BEST, REST = 4, 6  # the best of them, a baseline and the worst; the colour of all the others

@@ -57,8 +57,7 @@ def answer(part: Part) -> Markup:
     asked = ASKED.get(accuracy, "On {}").format(part.title)
     if accuracy in ("plain", "cell-mean"):
         asked = SHUFFLED.get(part.dataset, asked)
-    ranked = sorted(part.groups, key=lambda group: part.headline_of(group).value)
-    worst, best = ranked[0], ranked[-1]
+    best, worst = part.ranked[0], part.ranked[-1]
     low, high = part.headline_of(worst).value, part.headline_of(best).value
     exact = len(part.groups) > 1 and whole(low) == whole(high)
     said = [f"{percent(v)}\u00a0%" if exact else whole(v) for v in (low, high)]
@@ -79,8 +78,7 @@ def verdict(part: Part) -> str:
     """Whether best and worst can be told apart, and by what."""
     if len(part.groups) < 2:
         return ""
-    ranked = sorted((part.headline_of(group) for group in part.groups), key=lambda e: e.value)
-    worst, best = ranked[0], ranked[-1]
+    best, worst = part.headline_of(part.ranked[0]), part.headline_of(part.ranked[-1])
     said = f"The difference is {100 * (best.value - worst.value):.1f} points"
     if worst.spread is not None and best.spread is not None:
         twice = best.value - worst.value > 2 * max(worst.spread, best.spread)
