@@ -115,13 +115,13 @@ def test_a_killed_campaign_goes_on(tmp_path: Path) -> None:
         "reproduce",
         "fairkl",
         "--cell",
-        "*:recommended",
+        "*:moments",
         "--budget",
         "smoke",
     ]
     changes = ["--set", "train.steps=60", "--set", "train.epochs=2", "--set", "train.checkpoint_seconds=0"]
     quiet = os.environ | {"OMP_NUM_THREADS": "1"}
-    (task,) = plan(cells("fairkl", pattern="*:recommended"), "smoke", [0], tmp_path / "killed")
+    (task,) = plan(cells("fairkl", pattern="*:moments"), "smoke", [0], tmp_path / "killed")
     with subprocess.Popen([*command, *changes, "--out", str(tmp_path / "killed")], env=quiet) as process:
         deadline = time.monotonic() + 60
         while not list(task.folder.glob("checkpoints/*")) and time.monotonic() < deadline:

@@ -131,7 +131,7 @@ def test_a_readme_without_its_markers_is_refused() -> None:
 
 
 def test_the_study_is_ordered_by_validation_and_shows_intervals(tmp_path: Path) -> None:
-    for name, values in {"recommended": (0.9, 0.8), "divergence=kl": (0.95, 0.93)}.items():
+    for name, values in {"moments": (0.9, 0.8), "divergence=kl": (0.95, 0.93)}.items():
         (cell,) = cells("fairkl", pattern=f"*:{name}")
         for seed, value in enumerate(values):
             run_folder(cell, tmp_path, seed, value)
@@ -144,6 +144,6 @@ def test_the_study_is_ordered_by_validation_and_shows_intervals(tmp_path: Path) 
             (folder / "metrics.jsonl").write_text(json.dumps(step) + "\n")
     rows = show.study(tmp_path, "laptop").splitlines()[2:]
     assert rows[0].startswith("| divergence=kl | 94.0 (81.3–100.0) | 6.0 (")  # t = 12.7 with two seeds
-    assert rows[1].startswith("| recommended | 85.0 (")
+    assert rows[1].startswith("| moments | 85.0 (")
     assert rows[1].endswith("| 0.50 | 2 |")
     assert show.study(tmp_path / "empty", "laptop") == ""
