@@ -136,14 +136,18 @@ def test_the_study_is_ordered_by_validation_and_shows_intervals(tmp_path: Path) 
         for seed, value in enumerate(values):
             run_folder(cell, tmp_path, seed, value)
             folder = cell.folder(tmp_path, "laptop", seed)
-            judged = {"cell-mean": value, "conflicting": value / 2}
-            last = {"valid": judged, "test": {"cell-mean": 1 - value, "conflicting": 0.1}}
-            result = json.loads((folder / "result.json").read_text()) | {"records": {"last": last}}
+            test = {"cell-mean": 1 - value, "conflicting": 0.1, "worst-group": 0.0}
+            last = {"valid": {"cell-mean": value}, "test": test}
+            alike = {
+                "positive-aligned": {"mean": 0.9, "pairs": 10},
+                "positive-conflicting": {"mean": 0.8, "pairs": 90},
+                "negative-aligned": {"mean": 0.5, "pairs": 100},
+            }
+            result = json.loads((folder / "result.json").read_text())
+            result |= {"records": {"last": last}, "similarity": {"sets": alike}}
             (folder / "result.json").write_text(json.dumps(result))
-            step = {"event": "train", "terms": {"mean similarity": 0.5}}
-            (folder / "metrics.jsonl").write_text(json.dumps(step) + "\n")
     rows = show.study(tmp_path, "laptop").splitlines()[2:]
     assert rows[0].startswith("| divergence=kl | 94.0 (81.3–100.0) | 6.0 (")  # t = 12.7 with two seeds
     assert rows[1].startswith("| moments | 85.0 (")
-    assert rows[1].endswith("| 0.50 | 2 |")
+    assert rows[1].endswith("| 0.81 | 0.50 | 2 |")
     assert show.study(tmp_path / "empty", "laptop") == ""

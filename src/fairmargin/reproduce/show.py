@@ -16,6 +16,8 @@ from fairmargin.reproduce.ledger import runs_of, spread
 from fairmargin.reproduce.measures import measured
 from fairmargin.reproduce.probe import Estimate
 
+SIGNS = ("positive", "negative")
+
 
 def table(shown: Sequence[Cell], out: Path, budget: str) -> Table:
     """Published beside ours."""
@@ -59,14 +61,17 @@ def study(out: Path, budget: str) -> str:
     found = [(setting, of) for setting, of in finished.items() if of]
     found.sort(key=lambda row: -statistics.fmean(_last(record)["valid"]["cell-mean"] for record in row[1]))
     lines = [
-        "| FairKL | validation | test | conflicting, test | mean similarity | seeds |",
-        "|---|---|---|---|---|---|",
+        "| FairKL | validation | test | conflicting | worst group | similarity, same label | other label | seeds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for setting, records in found:
         of = lambda split, name, records=records: interval([100 * _last(record)[split][name] for record in records])
-        alike = statistics.fmean(_similarity(record) for record in records)
-        values = [of("valid", "cell-mean"), of("test", "cell-mean"), of("test", "conflicting"), f"{alike:.2f}"]
-        lines.append(f"| {setting} | {' | '.join(values)} | {len(records)} |")
+        accuracies = [
+            of("valid", "cell-mean"),
+            *(of("test", name) for name in ("cell-mean", "conflicting", "worst-group")),
+        ]
+        alike = [f"{statistics.fmean(_similarity(record, sign) for record in records):.2f}" for sign in SIGNS]
+        lines.append(f"| {setting} | {' | '.join(accuracies + alike)} | {len(records)} |")
     return "\n".join(lines) + "\n" if found else ""
 
 
@@ -84,7 +89,8 @@ def _last(record: RunRecord) -> dict[str, Any]:
     return record.result["records"]["last"]
 
 
-def _similarity(record: RunRecord) -> float:
-    """Of all pairs at the end of training: near 1 everything has collapsed into one point."""
-    terms = [event["terms"] for event in record.metrics if event.get("event") == "train"]
-    return float(terms[-1].get("mean similarity", math.nan)) if terms else math.nan
+def _similarity(record: RunRecord, sign: str) -> float:
+    """Mean over all such pairs of the test set: where both signs are near 1, everything has collapsed into one point."""
+    assert record.result is not None
+    sets = [one for name, one in record.result["similarity"]["sets"].items() if name.startswith(sign)]
+    return float(sum(one["mean"] * one["pairs"] for one in sets) / sum(one["pairs"] for one in sets))
