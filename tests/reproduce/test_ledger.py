@@ -125,6 +125,14 @@ def test_the_readme_s_table_is_the_ledger_s() -> None:
     assert (ROOT / "docs" / "results" / "ledger.md").read_text("utf-8") == ledger.markdown(lines)
 
 
+@pytest.mark.parametrize(("epochs", "shown"), [("4 of 4", True), ("1 of 4", False), ("2 of 4, 4 of 4", False)])
+def test_the_readme_shows_finished_runs_only(epochs: str, shown: bool) -> None:
+    line = ledger.Line(
+        "3", "biased-mnist", "ce", "rho=0.99", "", 90.8, 0.3, "", budget="laptop", ours=16.9, epochs=epochs
+    )
+    assert ("**16.9**" in ledger.summary([line])) is shown
+
+
 def test_a_readme_without_its_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="results: begin"):
         ledger.into_readme("# Title\n", [])

@@ -69,6 +69,11 @@ class Line:
     command: str = ""
 
     @property
+    def whole(self) -> bool:
+        """Whether every run has done all its epochs."""
+        return all(len(set(one.split(" of "))) == 1 for one in self.epochs.split(", "))
+
+    @property
     def key(self) -> tuple[str, ...]:
         return self.table, self.dataset, self.method, self.setting, self.reading, self.origin, self.budget
 
@@ -268,8 +273,8 @@ def write(folder: Path, lines: Sequence[Line]) -> None:
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """Table 3 at the laptop budget, for the README: methods × ρ, published beside ours."""
-    mine = [line for line in lines if line.table == "3" and line.budget == "laptop"]
+    """Table 3 at the laptop budget, for the README: methods × ρ, published beside ours; of finished runs only."""
+    mine = [line for line in lines if line.table == "3" and line.budget == "laptop" and line.whole]
     if not mine:
         return "(none so far)"
     columns = sorted({line.setting for line in mine})
