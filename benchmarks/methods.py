@@ -4,7 +4,7 @@
     python -m benchmarks.methods --methods lff,dfa
     python -m benchmarks.methods --write          the same, and into the table of `fairmargin list methods`
 
-128 digits in batches of 64, as many epochs as the preset of biased-mnist-mini has, so that stages before the training
+160 digits in batches of 64, as many epochs as the preset of biased-mnist-mini has, so that stages before the training
 proper keep their share; its network, one thread; evaluation is left out. Every method takes turns with cross-entropy, and
 the figure is the median of the ratios. What a method does between epochs counts.
 """
@@ -23,7 +23,7 @@ from fairmargin.methods import METHODS, facts
 from fairmargin.methods.base import Unsuited
 from fairmargin.train import fit
 
-SETTINGS = ["data.train=500", "data.test=100", "data.valid_fraction=0.72"]  # at least 128 digits to train on
+SETTINGS = ["data.train=500", "data.test=100", "data.valid_fraction=0.72"]  # 160 to train on
 COSTS = Path(facts.__file__).with_name("costs.json")
 
 

@@ -86,18 +86,19 @@ class Cell:
 
     def folder(self, out: Path, budget: str, seed: int) -> Path:
         """The same for cells of equal configuration."""
-        changes = self._changes(budget)
+        changes = self.changes(budget)
         own = {key: changes.settings.get(key, value) for key, value in sorted(self.settings.items())}
         words = [f"{key.partition('.')[2]}={toml_text.value(value)}".replace('"', "") for key, value in own.items()]
         place = out / budget / (changes.dataset or self.dataset) / self.method
         return place / (",".join(words) or "preset") / f"seed-{seed}"
 
-    def _changes(self, budget: str) -> budgets.Changes:
+    def changes(self, budget: str) -> budgets.Changes:
+        """What a budget makes of it."""
         return budgets.changes(budget, self.table, self.dataset, self.method, self.settings)
 
     def config(self, budget: str, seed: int, extra: Sequence[str] = ()) -> Config:
         """`extra` are changes that every cell gets, such as data.root=…"""
-        changes = self._changes(budget)
+        changes = self.changes(budget)
         return configuration.load(
             dataset=changes.dataset or self.dataset,
             method=self.method,

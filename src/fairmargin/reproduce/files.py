@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fairmargin import toml_text
-from fairmargin.reproduce import budgets
 from fairmargin.reproduce.cells import Cell, cells
 
 
@@ -30,7 +29,7 @@ def text_of(cell: Cell) -> str:
         for number in cell.published
     )
     opening = [f"# {cell.command('paper')}", f"# Published: {numbers}" if numbers else "# No number is printed."]
-    settings = cell.settings | budgets.changes("paper", cell.table, cell.dataset, cell.method, cell.settings).settings
+    settings = cell.settings | cell.changes("paper").settings
     nested: dict[str, dict[str, Any]] = {"data": {"name": cell.dataset}, "method": {"name": cell.method}}
     for key, value in settings.items():
         section, _, name = key.partition(".")

@@ -216,7 +216,7 @@ def markdown(lines: Sequence[Line]) -> str:
         "sample std over seeds. *Best epoch on test* is the convention behind the published numbers; it is shown and never "
         "used. A *laptop* number is of a reduced protocol (column *how*): read its order among the others, not its height. "
         "FairKL is read in two ways that are never mixed, as the *paper* prints it and as the *authors'* code computes it "
-        "(docs/fidelity.md), and as we *recommend* it so far, by validation in the small regime (demo.md).",
+        "(docs/fidelity.md), and as we *recommend* it (fairkl.md).",
         f"{len(lines)} lines: " + ", ".join(f"{number} {kind}" for kind, number in counts.items()) + ".",
     ]
     for table, title in TITLES.items():
