@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairmargin.reproduce import ledger, show
+from fairmargin.reproduce import ledger, orderings, pages, show
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.ledger import Line
 
@@ -53,6 +53,61 @@ def test_readings_and_budgets_are_not_compared_with_each_other() -> None:
     one = line("ce+fairkl", 95.9, 50.0, reading="paper")
     assert verdicts(one, line("eps-supcon+fairkl", 99.0, 40.0, reading="authors"))[0] == "not reproduced"
     assert "nothing to compare" in ledger.judged([one, line("ce", 90.8, 60.0, budget="paper")])[0].verdict
+
+
+def test_a_setting_that_is_out_of_order_is_named_by_what_differs() -> None:
+    best, worst = (
+        replace(
+            line("ours+fairkl", published, ours, reading="paper"),
+            table="12",
+            setting=f"rho=0.99;lambda=1;alpha={alpha}",
+        )
+        for published, ours, alpha in ((97.0, 40.0, 0.1), (90.0, 50.0, 1.0))
+    )
+    assert ledger.judged([best, worst])[0].verdict.endswith("not against alpha=1.0)")
+
+
+def test_fairkl_is_held_against_the_best_method_without_it() -> None:
+    lines = [
+        line("ce", 90.8, 17.0),
+        line("biasbal", 96.3, 90.8),
+        line("lnl", 86.0, 99.0, epochs="1 of 6"),  # not finished: no result
+        line("ce", 90.8, 99.0, budget="paper"),
+        line("eps-supinfonce+fairkl", 97.9, 95.6, reading="recommended"),
+        line("ce+fairkl", 95.9, 60.0, reading="paper"),
+    ]
+    found = {one.above.method: one for one in orderings.found(lines)}
+    assert found["eps-supinfonce+fairkl"].below == found["ce+fairkl"].below == lines[1]
+    assert found["eps-supinfonce+fairkl"].here
+    assert not found["ce+fairkl"].here
+    assert not found["ce+fairkl"].in_the_paper  # 95.9 is below BiasBal's 96.3
+    page = orderings.markdown(orderings.found(lines))
+    assert (
+        "| eps-supinfonce+fairkl (recommended) > biasbal | biased-mnist, rho=0.99, laptop | 97.9 / 96.3 | 95.6 / 90.8 | yes |"
+        in page
+    )
+    assert "| 95.9 / 96.3 (no) | 60.0 / 90.8 | **no** |" in page
+
+
+def test_the_two_losses_are_compared_like_with_like() -> None:
+    lines = [
+        line("eps-supcon", 32.2, 25.0),
+        line("eps-supinfonce", 33.2, 25.0),
+        line("eps-supcon+fairkl", 97.9, 90.0, reading="paper"),
+        line("eps-supinfonce+fairkl", 97.9, 80.0, reading="paper"),
+        line("eps-supinfonce+fairkl", 97.9, 95.0, reading="authors"),
+    ]
+    found = [one for one in orderings.found(lines) if one.ties]
+    assert [(one.above, one.below) for one in found] == [(lines[1], lines[0]), (lines[3], lines[2])]
+    assert [one.here for one in found] == [True, False]
+
+
+def test_the_page_shows_orderings_and_the_curves_of_long_runs() -> None:
+    ran = [line("ce", 90.8, 17.0), line("eps-supinfonce+fairkl", 97.9, 95.6, reading="recommended")]
+    assert "## Orderings" in pages.markdown(ran)
+    assert "curves.png" not in pages.markdown(ran)
+    assert "## Orderings" not in pages.markdown(ran[:1])
+    assert "curves.png" in pages.markdown([line("ce", 90.8, 17.0, budget="paper", epochs="9 of 80")])
 
 
 def test_a_csv_gives_the_same_lines(tmp_path: Path) -> None:
@@ -110,7 +165,7 @@ def test_lines_stay_when_their_runs_are_elsewhere(tmp_path: Path) -> None:
 
 
 def test_the_page_says_what_was_not_run_and_why() -> None:
-    page = ledger.markdown(ledger.merged([], [line("ce", 90.8, 30.0, origin="quoted:hong2021")]))
+    page = pages.markdown(ledger.merged([], [line("ce", 90.8, 30.0, origin="quoted:hong2021")]))
     assert "| biased-mnist | ce | – | rho=0.99 | 90.8 ± 0.5 | laptop | 30.0 |" in page
     assert "ImageNet is given only to who signs for it" in page
     assert "## Table 12" in page
@@ -121,8 +176,8 @@ def test_the_readme_s_table_is_the_ledger_s() -> None:
     lines = ledger.read(ROOT / "docs" / "results" / "ledger.csv")
     assert lines, "docs/results/ledger.csv is missing"
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert ledger.into_readme(readme, lines) == readme
-    assert (ROOT / "docs" / "results" / "ledger.md").read_text("utf-8") == ledger.markdown(lines)
+    assert pages.into_readme(readme, lines) == readme
+    assert (ROOT / "docs" / "results" / "ledger.md").read_text("utf-8") == pages.markdown(lines)
 
 
 @pytest.mark.parametrize(("epochs", "shown"), [("4 of 4", True), ("1 of 4", False), ("2 of 4, 4 of 4", False)])
@@ -130,12 +185,12 @@ def test_the_readme_shows_finished_runs_only(epochs: str, shown: bool) -> None:
     line = ledger.Line(
         "3", "biased-mnist", "ce", "rho=0.99", "", 90.8, 0.3, "", budget="laptop", ours=16.9, epochs=epochs
     )
-    assert ("**16.9**" in ledger.summary([line])) is shown
+    assert ("**16.9**" in pages.summary([line])) is shown
 
 
 def test_a_readme_without_its_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="results: begin"):
-        ledger.into_readme("# Title\n", [])
+        pages.into_readme("# Title\n", [])
 
 
 def test_the_study_is_ordered_by_validation_and_shows_intervals(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from fairmargin.checkpoint import write_atomically
 from fairmargin.engine import HERE, Engine
 from fairmargin.losses.inputs import check_choice
-from fairmargin.reproduce import budgets, campaign, drawing, ledger, probe, show
+from fairmargin.reproduce import budgets, campaign, curves, drawing, ledger, pages, probe, show
 from fairmargin.reproduce.cells import FIGURES, READINGS, STUDY, TABLES, Cell, cells
 
 WHAT = ("all", *TABLES, "text", *FIGURES, STUDY, "ledger")
@@ -61,8 +61,10 @@ def reproduce(
 def keep_ledger(out: Path, folder: Path, readme: Path | None, say: Say) -> None:
     """Write the ledger from the runs under `out` and the lines it has; and the README's table."""
     lines = ledger.merged(ledger.read(folder / "ledger.csv"), ledger.collect(out))
-    ledger.write(folder, lines)
+    pages.write(folder, lines)
     say(f"ledger: {folder / 'ledger.md'}, {sum(bool(line.budget) for line in lines)} of {len(lines)} lines with runs")
+    if courses := curves.merged(curves.read(folder), curves.collect(out)):
+        say(f"runs at the published protocol: {curves.draw(courses, folder).png}")
     if readme is not None:
         text = readme.read_text("utf-8")
-        write_atomically(readme, ledger.into_readme(text, lines).encode())
+        write_atomically(readme, pages.into_readme(text, lines).encode())

@@ -1,4 +1,4 @@
-"""The ledger: each published number beside ours, with a verdict. Kept as CSV, shown as Markdown.
+"""The ledger: each published number beside ours, with a verdict. Kept as CSV; `pages` shows it.
 
 Runs may come from several machines and times: a line is replaced when runs of its cell are at hand and stays as it was when
 they are not. Verdicts are found anew each time, from all lines:
@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fairmargin.checkpoint import write_atomically
 from fairmargin.record import RunRecord, is_run
 from fairmargin.reproduce import budgets
 from fairmargin.reproduce.cells import Cell, cells
@@ -28,20 +27,6 @@ from fairmargin.reproduce.published import Published
 
 KEPT = ("paper", "laptop")  # budgets whose accuracies mean something
 CLEAR = 2.0  # deviations between two published means that are clearly different, and at least a point
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-TITLES = {
-    "1": "ImageNet-100, the two losses",
-    "2": "Generic vision",
-    "3": "Biased-MNIST",
-    "4": "Corrupted CIFAR-10 and bFFHQ",
-    "5": "9-Class ImageNet and ImageNet-A",
-    "8": "ε, generic vision",
-    "9": "ε, ImageNet-100",
-    "10": "Projection head, Corrupted CIFAR-10",
-    "11": "FairKL of means and of means and variances",
-    "12": "α and λ, Biased-MNIST",
-    "text": "bFFHQ without FairKL",
-}
 
 
 @dataclass(frozen=True)
@@ -148,9 +133,8 @@ def judged(lines: Sequence[Line]) -> list[Line]:
 
 def _verdict(line: Line, lines: Sequence[Line]) -> str:
     assert line.gap is not None
-    whole = line.epochs.split(" of ")[0] == line.epochs.split(" of ")[-1]
     number = Published(*_facts(line), line.published, line.published_std, line.origin, "")
-    if line.budget == "paper" and whole and abs(line.gap) <= number.band:
+    if line.budget == "paper" and line.whole and abs(line.gap) <= number.band:
         return "reproduced"
     pairs = [other for other in lines if _comparable(line, other)]
     if not pairs:
@@ -159,8 +143,15 @@ def _verdict(line: Line, lines: Sequence[Line]) -> str:
     wrong += [other for other in pairs if (line.ours or 0) >= (other.ours or 0) if line.published < other.published]
     if not wrong:
         return f"trend reproduced ({len(pairs)} of {len(pairs)} orderings)"
-    against = ", ".join(dict.fromkeys(other.method for other in wrong))
+    against = ", ".join(dict.fromkeys(_other(line, other) for other in wrong))
     return f"not reproduced ({len(pairs) - len(wrong)} of {len(pairs)} orderings; not against {against})"
+
+
+def _other(line: Line, other: Line) -> str:
+    """Its method; of the same method in Table 12 what differs in its setting."""
+    if other.method != line.method:
+        return other.method
+    return ";".join(part for part in other.setting.split(";") if part not in line.setting.split(";"))
 
 
 def _facts(line: Line) -> tuple[str, str, str, str]:
@@ -206,97 +197,4 @@ def text(lines: Sequence[Line]) -> str:
     return file.getvalue()
 
 
-def markdown(lines: Sequence[Line]) -> str:
-    ran = [line for line in lines if line.budget]
-    counts = {kind: sum(line.verdict.startswith(kind) for line in lines) for kind in VERDICTS}
-    parts = [
-        "# Ledger: the paper's numbers and ours",
-        "Written by `fairmargin reproduce ledger`; `ledger.csv` holds the same with commits and commands. Test accuracy in "
-        "percent: published mean ± std (Barbano et al., ICLR 2023, or whom they quote), ours of the **last** epoch, mean ± "
-        "sample std over seeds. *Best epoch on test* is the convention behind the published numbers; it is shown and never "
-        "used. A *laptop* number is of a reduced protocol (column *how*): read its order among the others, not its height. "
-        "FairKL is read in two ways that are never mixed, as the *paper* prints it and as the *authors'* code computes it "
-        "(docs/fidelity.md), and as we *recommend* it (fairkl.md).",
-        f"{len(lines)} lines: " + ", ".join(f"{number} {kind}" for kind, number in counts.items()) + ".",
-    ]
-    for table, title in TITLES.items():
-        mine = [line for line in ran if line.table == table]
-        missing = [line for line in lines if line.table == table and not line.budget]
-        parts.append(f"## {'In the text' if table == 'text' else f'Table {table}'}: {title}")
-        parts.append(f"`fairmargin reproduce {table} --budget paper`, or `laptop`; one cell with `--cell`.")
-        if mine:
-            parts.append("\n".join([*_HEAD, *map(_row, mine)]))
-        reasons = dict.fromkeys(line.note for line in missing)
-        named = {why: ", ".join(_named(line for line in missing if line.note == why)) for why in reasons}
-        parts += [f"Not run, {why}: {those}." for why, those in named.items()]
-    return "\n\n".join(parts) + "\n"
-
-
-def _named(lines: Iterable[Line]) -> list[str]:
-    """Each method once, with the settings that are missing."""
-    settings: dict[str, dict[str, None]] = {}
-    for line in lines:
-        settings.setdefault(line.method, {})[line.setting] = None
-    return [f"{method} ({', '.join(of)})" if any(of) else method for method, of in settings.items()]
-
-
-VERDICTS = ("reproduced", "trend reproduced", "not reproduced", "not run")
-_COLUMNS = (
-    "data", "method", "FairKL", "setting", "published", "budget", "ours", "best epoch on test", "seeds", "epochs", "gap",
-    "verdict", "how", "commit",
-)  # fmt: skip
-_HEAD = (f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|")
-
-
-def _row(line: Line) -> str:
-    published = spread(line.published, line.published_std)
-    best = "–" if line.best_on_test is None else f"{line.best_on_test:.1f}"
-    values = [
-        line.dataset, line.method, line.reading or "–", line.setting or "–", published, line.budget,
-        spread(line.ours or 0.0, line.ours_std), best, str(line.seeds), line.epochs, f"{line.gap:+.1f}", line.verdict,
-        line.note or "–", f"`{line.commit}`" if line.commit else "–",
-    ]  # fmt: skip
-    return f"| {' | '.join(values)} |"
-
-
-def spread(mean: float, std: float | None) -> str:
-    return f"{mean:.1f}" + (f" ± {std:.1f}" if std is not None else "")
-
-
-def write(folder: Path, lines: Sequence[Line]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "ledger.csv", text(lines).encode())
-    write_atomically(folder / "ledger.md", markdown(lines).encode())
-
-
-# The README's table
-
-
-def summary(lines: Sequence[Line]) -> str:
-    """Table 3 at the laptop budget, for the README: methods × ρ, published beside ours; of finished runs only."""
-    mine = [line for line in lines if line.table == "3" and line.budget == "laptop" and line.whole]
-    if not mine:
-        return "(none so far)"
-    columns = sorted({line.setting for line in mine})
-    rows = dict.fromkeys((line.method, line.reading) for line in mine)
-    shown = ["ρ = " + column.removeprefix("rho=") for column in columns]
-    lines_ = [f"| method | {' | '.join(shown)} |", f"|---|{'---|' * len(columns)}"]
-    for method, reading in rows:
-        of = {line.setting: line for line in mine if (line.method, line.reading) == (method, reading)}
-        values = [
-            f"**{spread(of[c].ours or 0.0, of[c].ours_std)}** ({of[c].published:.1f})" if c in of else "–"
-            for c in columns
-        ]
-        lines_.append(f"| {method}{f', {reading}' if reading else ''} | {' | '.join(values)} |")
-    return "\n".join(lines_)
-
-
-def into_readme(readme: str, lines: Sequence[Line]) -> str:
-    """The text with the table between its two markers renewed."""
-    if BEGIN not in readme or END not in readme:
-        raise ValueError(f"the README has no {BEGIN} and {END}; put them where the results table belongs")
-    before, rest = readme.split(BEGIN, 1)
-    return f"{before}{BEGIN}\n{summary(lines)}\n{END}{rest.split(END, 1)[1]}"
-
-
-__all__ = ["Line", "collect", "into_readme", "judged", "markdown", "merged", "read", "summary", "write"]
+__all__ = ["KEPT", "Line", "collect", "judged", "merged", "read", "runs_of", "text"]

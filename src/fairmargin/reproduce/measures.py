@@ -41,10 +41,10 @@ def measured(record: RunRecord, measure: str = "") -> Measured | None:
     commit = str((record.environment.get("git") or {}).get("commit") or "")[:9]
     of_epochs, seed = int(record.config["train"]["epochs"]), int(record.config["seed"])
     if record.result is None:
-        evaluations = [event for event in record.metrics if event.get("event") == "evaluation" and event["test"]]
+        evaluations = _evaluations(record)
         if not evaluations or measure not in ("", "biased"):
             return None
-        values = [100 * event["test"][_name(record, event["test"])] for event in evaluations]
+        values = [100 * value for _, value in evaluated(record)]
         last = evaluations[-1]
         return Measured(seed, values[-1], max(values), last["epoch"], of_epochs, last["step"], commit)
     value, best = _finished(record, record.result, measure)
@@ -52,6 +52,15 @@ def measured(record: RunRecord, measure: str = "") -> Measured | None:
         return None
     result = record.result
     return Measured(seed, value, best, int(result["epochs"]), of_epochs, int(result["steps"]), commit)
+
+
+def evaluated(record: RunRecord) -> list[tuple[int, float]]:
+    """Epoch and test accuracy, a fraction, of each evaluation in the course of a run."""
+    return [(event["epoch"], event["test"][_name(record, event["test"])]) for event in _evaluations(record)]
+
+
+def _evaluations(record: RunRecord) -> list[dict[str, Any]]:
+    return [event for event in record.metrics if event.get("event") == "evaluation" and event["test"]]
 
 
 def _finished(record: RunRecord, result: dict[str, Any], measure: str) -> tuple[float | None, float | None]:

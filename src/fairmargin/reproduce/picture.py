@@ -5,7 +5,7 @@ Equal numbers give equal files. Sizes are those of a printed page: 7 inches wide
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -56,7 +56,7 @@ def page(height: float) -> Iterator[Figure]:
         yield Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def save(figure: Figure, folder: Path, name: str, numbers: Mapping[str, Any]) -> Drawn:
+def save(figure: Figure, folder: Path, name: str, numbers: Mapping[str, Any] | Sequence[Any]) -> Drawn:
     """Write the three files `name`.svg, .png and .json."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = Drawn(*(folder / f"{name}.{kind}" for kind in ("svg", "png", "json")))

@@ -12,8 +12,9 @@ from scipy.stats import t as student
 from fairmargin.record import RunRecord
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
-from fairmargin.reproduce.ledger import runs_of, spread
+from fairmargin.reproduce.ledger import runs_of
 from fairmargin.reproduce.measures import measured
+from fairmargin.reproduce.pages import spread
 from fairmargin.reproduce.probe import Estimate
 
 SIGNS = ("positive", "negative")

@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+
+from fairmargin.reproduce import curves
+from fairmargin.reproduce.cells import Cell, cells
+from fairmargin.reproduce.command import keep_ledger
+
+
+def begin(cell: Cell, out: Path, seed: int, accuracies: list[float]) -> None:
+    """What a run at the published protocol leaves that a curve is read from."""
+    folder = cell.folder(out, "paper", seed)
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(f'seed = {seed}\n[data]\nname = "biased-mnist"\n[train]\nepochs = 80\n')
+    (folder / "environment.json").write_text("{}")
+    events = [
+        {"event": "evaluation", "epoch": epoch, "step": epoch, "valid": {}, "test": {"plain": value}}
+        for epoch, value in enumerate(accuracies, 1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def one() -> Cell:
+    (cell,) = cells("3", pattern="biased-mnist/ce:rho=0.99")
+    return cell
+
+
+def test_a_run_that_goes_on_has_a_curve_beside_the_ledger(tmp_path: Path) -> None:
+    begin(one(), tmp_path / "out", 0, [0.5, 0.75])
+    keep_ledger(tmp_path / "out", tmp_path / "docs", None, print)
+    (curve,) = curves.read(tmp_path / "docs")
+    assert (curve.run, curve.epochs, curve.accuracies) == ((one().name, 0), [1, 2], [50.0, 75.0])
+    assert (curve.of_epochs, curve.published) == (80, 90.8)
+    assert (tmp_path / "docs" / "curves.png").stat().st_size > 10_000
+    assert "curves.png" in (tmp_path / "docs" / "ledger.md").read_text("utf-8")
+    drawn = (tmp_path / "docs" / "curves.svg").read_text("utf-8")
+    keep_ledger(tmp_path / "elsewhere", tmp_path / "docs", None, print)  # its runs are not at hand: it stays
+    assert curves.read(tmp_path / "docs") == [curve]
+    assert (tmp_path / "docs" / "curves.svg").read_text("utf-8") == drawn
+
+
+def test_a_run_that_went_on_replaces_its_curve_and_leaves_others(tmp_path: Path) -> None:
+    begin(one(), tmp_path / "a", 0, [0.5])
+    begin(one(), tmp_path / "a", 1, [0.6])
+    begin(one(), tmp_path / "b", 0, [0.5, 0.7, 0.8])
+    found = curves.merged(curves.collect(tmp_path / "a"), curves.collect(tmp_path / "b"))
+    assert [(curve.seed, curve.accuracies) for curve in found] == [(0, [50.0, 70.0, 80.0]), (1, [60.0])]
+
+
+def test_a_run_before_its_first_evaluation_has_no_curve(tmp_path: Path) -> None:
+    begin(one(), tmp_path, 0, [])
+    assert curves.collect(tmp_path) == []
