@@ -64,6 +64,11 @@ HARMLESS = (  # a run may be continued with other values of these
 )
 
 
+def changed(a: Config, b: Config) -> list[str]:
+    """How the runs of two configurations differ: "train.epochs 24 → 80"."""
+    return [change for change in difference(a, b) if not change.startswith(HARMLESS)]
+
+
 @contextmanager
 def folder(config: Config, path: Path) -> Iterator[RunFolder]:
     """The run folder, kept from other processes; refused if it holds a run with another configuration."""
@@ -73,13 +78,11 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
         return
     opened.create()
     with opened.lock():
-        if is_run(path):
-            changes = difference(load_resolved(path / CONFIG), config)
-            if changes := [change for change in changes if not change.startswith(HARMLESS)]:
-                raise ValueError(
-                    f"{path} holds a run with another configuration: {', '.join(changes)}. "
-                    "Choose another folder with --out, or remove that one"
-                )
+        if is_run(path) and (changes := changed(load_resolved(path / CONFIG), config)):
+            raise ValueError(
+                f"{path} holds a run with another configuration: {', '.join(changes)}. "
+                "Choose another folder with --out, or remove that one"
+            )
         yield opened
 
 

@@ -305,8 +305,7 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
         write_atomically(start, f"{_seeds_line(seeds)}\n{configuration.dump(now)}".encode())
         return
     before, now_seeds = start.read_text("utf-8").partition("\n")[0], _seeds_line(seeds)
-    changes = configuration.difference(configuration.load_resolved(start), now)
-    changes = [change for change in changes if not change.startswith(assemble.HARMLESS)]
+    changes = assemble.changed(configuration.load_resolved(start), now)
     if before != now_seeds:
         changes.append(f"{before.removeprefix('# ')} → {now_seeds.removeprefix('# seeds ')}")
     if changes:

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+from fairmargin import config as configuration
 from fairmargin.reproduce import curves
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.command import keep_ledger
@@ -10,7 +11,7 @@ def begin(cell: Cell, out: Path, seed: int, accuracies: list[float]) -> None:
     """What a run at the published protocol leaves that a curve is read from."""
     folder = cell.folder(out, "paper", seed)
     folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(f'seed = {seed}\n[data]\nname = "biased-mnist"\n[train]\nepochs = 80\n')
+    (folder / "config.toml").write_text(configuration.dump(cell.config("paper", seed)))
     (folder / "environment.json").write_text("{}")
     events = [
         {"event": "evaluation", "epoch": epoch, "step": epoch, "valid": {}, "test": {"plain": value}}

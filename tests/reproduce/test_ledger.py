@@ -1,9 +1,11 @@
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fairmargin import config as configuration
 from fairmargin.reproduce import ledger, orderings, pages, show
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.ledger import Line
@@ -40,7 +42,9 @@ def test_a_trend_is_every_clear_ordering() -> None:
     assert verdicts(baseline, ours) == ["trend reproduced", "trend reproduced"]
     worse = replace(ours, ours=20.0)
     assert verdicts(baseline, worse) == ["not reproduced", "not reproduced"]
-    assert "not against ce" in ledger.judged([baseline, worse])[1].verdict
+    verdict_of_baseline, verdict = (one.verdict for one in ledger.judged([baseline, worse]))
+    assert "not against ce)" in verdict
+    assert "not against eps-supinfonce+fairkl (authors))" in verdict_of_baseline
 
 
 def test_what_the_paper_does_not_tell_apart_is_not_held_against_us() -> None:
@@ -120,18 +124,20 @@ def test_a_csv_gives_the_same_lines(tmp_path: Path) -> None:
         assert ledger.read(file) == wanted
 
 
-def run_folder(cell: Cell, out: Path, seed: int, accuracy: float | None, epochs: int = 6) -> None:
+def run_folder(
+    cell: Cell, out: Path, seed: int, accuracy: float | None, epochs: int = 4, extra: Sequence[str] = ()
+) -> None:
     """What a run leaves that the ledger reads."""
     folder = cell.folder(out, "laptop", seed)
     folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(f'seed = {seed}\n[data]\nname = "biased-mnist"\n[train]\nepochs = 6\n')
+    (folder / "config.toml").write_text(configuration.dump(cell.config("laptop", seed, extra)))
     (folder / "environment.json").write_text(json.dumps({"git": {"commit": "0123456789abcdef"}}))
     event = {"event": "evaluation", "epoch": epochs, "step": 10, "valid": {}, "test": {"plain": 0.25}}
     (folder / "metrics.jsonl").write_text(json.dumps(event) + "\n")
     if accuracy is not None:
         records = {"last": {}, "best-on-test": {"test": {"plain": accuracy + 0.01}}}
         test = {"own": {"accuracy": {"plain": {"value": accuracy}}}}
-        result = {"epochs": 6, "steps": 100, "records": records, "test": test, "extra_tests": {}}
+        result = {"epochs": 4, "steps": 100, "records": records, "test": test, "extra_tests": {}}
         (folder / "result.json").write_text(json.dumps(result))
 
 
@@ -142,7 +148,7 @@ def test_runs_become_lines(tmp_path: Path) -> None:
     run_folder(cell, tmp_path, 2, None, epochs=3)  # not finished: does not count beside finished ones
     (found,) = ledger.collect(tmp_path)
     assert (found.ours, found.ours_std, found.best_on_test, found.seeds) == (55.0, 7.07, 56.0, 2)
-    assert (found.gap, found.commit, found.epochs) == (-35.8, "012345678", "6 of 6")
+    assert (found.gap, found.commit, found.epochs) == (-35.8, "012345678", "4 of 4")
     assert found.command == 'fairmargin reproduce 3 --cell "biased-mnist/ce:rho=0.99" --budget laptop --seeds 2'
 
 
@@ -150,7 +156,18 @@ def test_a_run_that_goes_on_is_shown_with_the_epochs_done(tmp_path: Path) -> Non
     (cell,) = cells("3", pattern="ce:rho=0.99")
     run_folder(cell, tmp_path, 0, None, epochs=3)
     (found,) = ledger.collect(tmp_path)
-    assert (found.ours, found.epochs) == (25.0, "3 of 6")
+    assert (found.ours, found.epochs) == (25.0, "3 of 4")
+
+
+def test_a_run_with_other_settings_is_not_taken_for_its_cell(tmp_path: Path) -> None:
+    (cell,) = cells("3", pattern="ce:rho=0.99")
+    run_folder(cell, tmp_path, 0, 0.5, extra=["evaluate.every=2", "data.root=/elsewhere"])
+    run_folder(cell, tmp_path, 1, 0.9, extra=["data.sampler=group-balanced"])
+    said: list[str] = []
+    (found,) = ledger.collect(tmp_path, said.append)
+    assert (found.ours, found.seeds) == (50.0, 1)
+    (message,) = said
+    assert 'seed-1 is not biased-mnist/ce:rho=0.99 (data.sampler "auto" → "group-balanced")' in message
 
 
 def test_lines_stay_when_their_runs_are_elsewhere(tmp_path: Path) -> None:

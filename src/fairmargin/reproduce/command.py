@@ -60,7 +60,7 @@ def reproduce(
 
 def keep_ledger(out: Path, folder: Path, readme: Path | None, say: Say) -> None:
     """Write the ledger from the runs under `out` and the lines it has; and the README's table."""
-    lines = ledger.merged(ledger.read(folder / "ledger.csv"), ledger.collect(out))
+    lines = ledger.merged(ledger.read(folder / "ledger.csv"), ledger.collect(out, say))
     pages.write(folder, lines)
     say(f"ledger: {folder / 'ledger.md'}, {sum(bool(line.budget) for line in lines)} of {len(lines)} lines with runs")
     if courses := curves.merged(curves.read(folder), curves.collect(out)):

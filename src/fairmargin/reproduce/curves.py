@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fairmargin.record import RunRecord
 from fairmargin.reproduce.cells import Cell, cells
-from fairmargin.reproduce.ledger import runs_of
+from fairmargin.reproduce.ledger import runs_as_planned
 from fairmargin.reproduce.measures import evaluated
 from fairmargin.reproduce.picture import FAINT, Drawn, caption, open_frame, page, save
 
@@ -39,7 +39,9 @@ class Curve:
 
 def collect(out: Path) -> list[Curve]:
     """Of each cell with a published number that was begun at the published protocol."""
-    every = ((cell, record) for cell in cells("all") if cell.published for record in runs_of(cell, out, "paper"))
+    every = (
+        (cell, record) for cell in cells("all") if cell.published for record in runs_as_planned(cell, out, "paper")
+    )
     return [curve for cell, record in every if (curve := _curve(cell, record)).epochs]
 
 

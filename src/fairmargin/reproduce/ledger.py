@@ -14,18 +14,27 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fairmargin.record import RunRecord, is_run
+from fairmargin.assemble import changed
+from fairmargin.config import load_resolved
+from fairmargin.record import CONFIG, RunRecord, is_run
 from fairmargin.reproduce import budgets
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.measures import Measured, measured
 from fairmargin.reproduce.published import Published
 
+Say = Callable[[str], None]
 KEPT = ("paper", "laptop")  # budgets whose accuracies mean something
+MEASURING = (
+    "evaluate.every",
+    "evaluate.resamples",
+    "evaluate.similarities",
+    "evaluate.batch_size",
+)  # change no weights
 CLEAR = 2.0  # deviations between two published means that are clearly different, and at least a point
 
 
@@ -63,14 +72,14 @@ class Line:
         return self.table, self.dataset, self.method, self.setting, self.reading, self.origin, self.budget
 
 
-def collect(out: Path) -> list[Line]:
-    """A line for each published number and budget of which there are runs under `out`."""
+def collect(out: Path, say: Say = lambda _: None) -> list[Line]:
+    """A line for each published number and budget of which there are runs under `out`, made as the cell says."""
     found = []
     for cell in (cell for cell in cells("all") if cell.published):
         for budget in KEPT:
             if budgets.left_out(budget, cell.table, cell.setting):
                 continue
-            records = runs_of(cell, out, budget)
+            records = runs_as_planned(cell, out, budget, say)
             found += [line for number in cell.published if (line := _line(cell, number, budget, records))]
     return found
 
@@ -80,6 +89,19 @@ def runs_of(cell: Cell, out: Path, budget: str) -> list[RunRecord]:
     folder = cell.folder(out, budget, 0).parent
     seeds = sorted(folder.glob("seed-*"), key=lambda path: int(path.name.removeprefix("seed-")))
     return [RunRecord.read(path) for path in seeds if is_run(path)]
+
+
+def runs_as_planned(cell: Cell, out: Path, budget: str, say: Say = lambda _: None) -> list[RunRecord]:
+    """Without those made with `--set` into something else than the cell they are named after."""
+    records = []
+    for record in runs_of(cell, out, budget):
+        planned = cell.config(budget, int(record.config["seed"]))
+        changes = changed(planned, load_resolved(record.path / CONFIG))
+        if changes := [change for change in changes if not change.startswith(MEASURING)]:
+            say(f"not in the ledger: {record.path} is not {cell.name} ({'; '.join(changes)})")
+        else:
+            records.append(record)
+    return records
 
 
 def _line(cell: Cell, number: Published, budget: str, records: Sequence[RunRecord]) -> Line | None:
@@ -148,9 +170,9 @@ def _verdict(line: Line, lines: Sequence[Line]) -> str:
 
 
 def _other(line: Line, other: Line) -> str:
-    """Its method; of the same method in Table 12 what differs in its setting."""
+    """Its method, with the reading of FairKL; of the same method in Table 12 what differs in its setting."""
     if other.method != line.method:
-        return other.method
+        return f"{other.method} ({other.reading})" if other.reading else other.method
     return ";".join(part for part in other.setting.split(";") if part not in line.setting.split(";"))
 
 
@@ -197,4 +219,4 @@ def text(lines: Sequence[Line]) -> str:
     return file.getvalue()
 
 
-__all__ = ["KEPT", "Line", "collect", "judged", "merged", "read", "runs_of", "text"]
+__all__ = ["KEPT", "Line", "collect", "judged", "merged", "read", "runs_as_planned", "runs_of", "text"]

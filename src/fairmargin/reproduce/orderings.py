@@ -43,7 +43,7 @@ def found(lines: Sequence[Line]) -> list[Ordering]:
         if _fairkl(line) and without:
             orderings.append(Ordering(line, max(without, key=lambda other: other.ours or 0.0)))
         orderings += [Ordering(line, other, ties=True) for other in alike if _losses(line, other)]
-    return orderings
+    return sorted(orderings, key=lambda one: (one.ties, _column(one.above), one.above.method))
 
 
 def _column(line: Line) -> tuple[str, ...]:
