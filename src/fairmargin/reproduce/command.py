@@ -1,6 +1,6 @@
 """`fairmargin reproduce`: run cells, draw figures, keep the ledger."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,10 +10,10 @@ from fairmargin.engine import HERE, Engine
 from fairmargin.losses.inputs import check_choice
 from fairmargin.reproduce import budgets, campaign, curves, drawing, ledger, pages, probe, show
 from fairmargin.reproduce.cells import FIGURES, READINGS, STUDY, TABLES, Cell, cells
+from fairmargin.reproduce.ledger import Say
 
 WHAT = ("all", *TABLES, "text", *FIGURES, STUDY, "ledger")
 SEEDS = {"paper": 3, "laptop": 1, "smoke": 1}  # unless told otherwise
-Say = Callable[[str], None]
 
 
 def chosen(what: str, pattern: str | None, reading: str | None) -> list[Cell]:
