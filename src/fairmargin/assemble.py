@@ -31,6 +31,7 @@ from fairmargin.data.samplers import (
     Weighted,
     bias_weights,
 )
+from fairmargin.data.split import as_evaluated
 from fairmargin.data.views import Views
 from fairmargin.methods import Method, build_method
 from fairmargin.networks import build_encoder
@@ -224,7 +225,7 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
         )
 
     def sweep(name: str) -> Loader:
-        split = splits[name]  # whole on every rank, so that all find out the same
+        split = as_evaluated(splits[name])  # whole on every rank, so that all find out the same
         size = config.evaluate.batch_size
         return Loader(
             split,

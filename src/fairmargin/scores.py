@@ -20,6 +20,7 @@ from fairmargin import assemble, captured, checkpoint, distributed, toml_text
 from fairmargin.captured import FEATURES, FILE, Answers, Captured
 from fairmargin.config import Config, load
 from fairmargin.data import Data, Split
+from fairmargin.data.split import as_evaluated
 from fairmargin.evaluate import answers, collect
 from fairmargin.evaluate.accuracy import values
 from fairmargin.losses.inputs import check_choice, unit
@@ -114,7 +115,7 @@ def _export(config: Config, data: Data, file: Path) -> None:
     method.load_state_dict(checkpoint.load_weights(RunFolder(file.parent).weights)[0])
     device = assemble.device(config.train.device)
     method = method.to(device)
-    splits: dict[str, Split] = {"train": data.train, "valid": data.valid, "test": data.test}
+    splits: dict[str, Split] = {"train": as_evaluated(data.train), "valid": data.valid, "test": data.test}
     said, accuracy = {}, {}
     for name, split in splits.items():
         found = collect(

@@ -5,6 +5,7 @@ from PIL import Image
 from fairmargin.data import celeba
 from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.sources import MissingData
+from fairmargin.data.split import as_evaluated
 
 ATTRIBUTES = ["Smiling", "Blond_Hair", "Heavy_Makeup", "Male"]
 GROUPS = {0: (20, 10, 9, 1), 1: (4, 3, 2, 1), 2: (3, 3, 2, 2)}  # images of group 2·blond + male in each partition
@@ -95,7 +96,8 @@ def test_augmentation_changes_training_only(folder):
         batch = data.train.images(torch.tensor([0]))
         assert batch.shape == (1, 3, 256, 256)
         assert data.train_views(batch).shape == (1, 3, 224, 224)
-        assert data.valid.images(torch.tensor([0])).shape == (1, 3, 224, 224)
+        for split in (data.valid, as_evaluated(data.train)):
+            assert split.images(torch.tensor([0])).shape == (1, 3, 224, 224)
 
 
 def test_validation_from_training(folder):

@@ -9,6 +9,7 @@ from PIL import Image
 from fairmargin.data import imagenet
 from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.sources import MissingData
+from fairmargin.data.split import as_evaluated
 
 DOGS, FROGS, CRABS = imagenet.NINE["dog"], imagenet.NINE["frog"], imagenet.NINE["crab"]
 HEADER = "path,category,cluster1,cluster2,cluster3"
@@ -79,7 +80,7 @@ def test_training_is_decoded_to_256_and_everything_else_as_in_evaluation(root):
     one = torch.tensor([0])
     assert data.train.images(one).shape == (1, 3, 256, 256)
     assert data.train_views(data.train.images(one)).shape == (1, 3, 224, 224)
-    for split in (data.valid, data.test, data.extra_tests["imagenet-a"]):
+    for split in (as_evaluated(data.train), data.valid, data.test, data.extra_tests["imagenet-a"]):
         assert data.eval_views(split.images(one)).shape == (1, 3, 224, 224)
 
 

@@ -11,7 +11,7 @@ from fairmargin.data import build, inject
 from fairmargin.data.biased_mnist import PALETTES
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import InOrder
-from fairmargin.data.split import ArraySplit, Data, FileSplit
+from fairmargin.data.split import ArraySplit, Data, FileSplit, as_evaluated
 from fairmargin.data.views import HALF, plain
 from fairmargin.evaluate.accuracy import aligned_cells
 
@@ -151,6 +151,22 @@ def test_files_without_their_bias_labels_are_painted_still(tmp_path):
     assert torch.equal(sent.images(torch.arange(5)), data.train.images(torch.arange(5)))
     batch = next(iter(Loader(hidden, data.train_views, InOrder(40), 8)))
     assert batch.bias is None
+
+
+def test_files_are_painted_in_both_geometries(tmp_path):
+    split = files(tmp_path, 40).to_crop_from(doubled)
+    data = inject.inject(of(split, 2), "patch:0.9")
+    still = as_evaluated(data.train)
+    assert data.train.images(torch.arange(4)).shape[-2:] == (32, 32)
+    assert torch.equal(
+        still.images(torch.arange(40)),
+        inject.inject(of(files(tmp_path, 40), 2), "patch:0.9").train.images(torch.arange(40)),
+    )
+    assert torch.equal(still.subset(torch.tensor([3])).images(torch.tensor([0])), still.images(torch.tensor([3])))
+
+
+def doubled(path) -> torch.Tensor:
+    return decode(path).repeat_interleave(2, 1).repeat_interleave(2, 2)
 
 
 def test_a_file_twice_is_refused(tmp_path):

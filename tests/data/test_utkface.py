@@ -2,11 +2,14 @@ import pytest
 import torch
 from PIL import Image
 
+from fairmargin import assemble, checkpoint, scores
+from fairmargin.config import load
 from fairmargin.data import utkface
 from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.geometry import Geometry
 from fairmargin.data.sources import MissingData
-from fairmargin.data.split import FileSplit
+from fairmargin.data.split import FileSplit, as_evaluated
+from fairmargin.run import run
 
 AGES = (5, 10, 11, 15, 19, 20, 40, 60)
 
@@ -84,7 +87,26 @@ def test_training_crops_come_from_the_file_and_evaluation_from_the_centre(root, 
     batch = data.train.images(torch.tensor([0, 1]))
     assert batch.shape == (2, 3, 200, 200)
     assert data.train_views(batch).shape == (2, 3, size, size)
-    assert data.test.images(torch.tensor([0])).shape == (1, 3, size, size)
+    for split in (data.valid, data.test, as_evaluated(data.train)):
+        assert split.images(torch.tensor([0])).shape == (1, 3, size, size)
+        assert split.decode == data.test.decode
+
+
+def test_whatever_looks_at_training_data_sees_it_as_the_test(root, tmp_path):
+    """JTT's error set, the probe and the neighbours: an MLP takes one size only."""
+    changes = [f"data.root={root}", "train.epochs=2", "train.batch_size=64", "evaluate.resamples=10"]
+    config = load(dataset="utkface", method="jtt", network="mlp", overrides=changes)
+    result = run(config, tmp_path / "run")
+    assert result.result is not None
+    assert set(result.result["test"]) == {"own", "probe", "knn"}
+    data = assemble.data(config)
+    captured = scores.configuration(dataset="utkface", overrides=changes)
+    found = scores.make(captured, tmp_path / "scores")
+    method = assemble.method(captured, data).eval()
+    method.load_state_dict(checkpoint.load_weights(tmp_path / "scores/weights.safetensors")[0])
+    with torch.inference_mode():
+        h = method.encoder(data.eval_views(as_evaluated(data.train).images(torch.tensor([0, 5]))))
+    torch.testing.assert_close(found.splits["train"].features[[0, 5]], h, rtol=1e-4, atol=1e-4)
 
 
 def test_validation_from_training_is_biased_like_it_and_seen_like_the_test(root):

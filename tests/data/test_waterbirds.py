@@ -7,6 +7,7 @@ from PIL import Image
 from fairmargin.data import waterbirds
 from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.sources import MissingData
+from fairmargin.data.split import as_evaluated
 
 GROUPS = {0: (8, 2, 1, 4), 1: (2, 2, 1, 1), 2: (3, 3, 2, 2)}  # images of group 2·y + place in each split
 
@@ -64,7 +65,8 @@ def test_augmentation_crops_from_256_and_only_in_training(archive):
     batch = data.train.images(torch.tensor([0]))
     assert batch.shape == (1, 3, 256, 256)
     assert data.train_views(batch).shape == (1, 3, 224, 224)
-    assert data.valid.images(torch.tensor([0])).shape == (1, 3, 224, 224)
+    for split in (data.valid, as_evaluated(data.train)):
+        assert split.images(torch.tensor([0])).shape == (1, 3, 224, 224)
 
 
 def test_missing_table(tmp_path):

@@ -40,7 +40,7 @@ def build(root: Path, *, augment: bool = False, valid: str = "own", valid_fracti
         kept, out = split_off(train.labels, train.bias, valid_fraction, seed=seed)
         train, held_out = train.subset(kept), train.subset(out)
     if augment:
-        train = replace(train, decode=Geometry(256, square=FACE))
+        train = train.to_crop_from(Geometry(256, square=FACE))
     info = _info("celeba", "blond", ("female", "male"), train, held_out, test, {"form": "Group-DRO", "valid": valid})
     train_views = resized_crop_flip(SIZE, (0.7, 1.0), *IMAGENET) if augment else plain(*IMAGENET)
     return Data(train, held_out, test, info, train_views, plain(*IMAGENET))
@@ -76,7 +76,7 @@ def build_biascon(
     kept, out = split_off(train.labels, train.bias, valid_fraction, seed=seed)
     train, held_out = train.subset(kept), train.subset(out)
     if augment:
-        train = replace(train, decode=Geometry(256, stretch=True))
+        train = train.to_crop_from(Geometry(256, stretch=True))
     notes = {"form": "BiasCon", "test": "validation partition"}
     info = _info("celeba-biascon", target, ("male", "female"), train, held_out, test, notes)
     train_views = (

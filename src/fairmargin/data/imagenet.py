@@ -4,8 +4,7 @@ Nobody wrote a bias down for these images. The nine-class validation set has tex
 "unbiased" accuracy averages (Bahng et al., ICML 2020).
 
 Note: training images are decoded to a square of 256 (shorter side resized, centre cropped) and cropped at random from
-that, on the batch; the papers crop from the original file. For training images as evaluation sees them (bias features),
-give the split the other decoder: `replace(data.train, decode=data.test.decode)`.
+that, on the batch; the papers crop from the original file.
 """
 
 import csv
@@ -176,15 +175,16 @@ def _build(
 ) -> Data:
     check_choice(views, "views", VIEWS)
     evaluation = _evaluation(size)
-    whole, found = _scan(folder / "train", labels, Geometry(evaluation.resize))
+    whole, found = _scan(folder / "train", labels, evaluation)
     test, found_test = _scan(folder / "val", labels, evaluation)
     kept, held_out = split_off(whole.labels, None, valid_fraction, seed=seed)
-    train, valid = whole.subset(kept), replace(whole.subset(held_out), decode=evaluation)
+    train, valid = whole.subset(kept), whole.subset(held_out)
     notes = {"source": "ImageNet folders", "train and valid": found, "test": found_test}
     if stylized is not None:
         place = Path(stylized) / "train" if (Path(stylized) / "train").is_dir() else Path(stylized)
-        extra, notes["stylized"] = _scan(place, labels, train.decode)
+        extra, notes["stylized"] = _scan(place, labels, evaluation)
         train = _join(train, _without_copies(extra, valid))
+    train = train.to_crop_from(Geometry(evaluation.resize))
     counts = count_cells(train.labels, None, len(class_names), 0)
     info = DataInfo(name, tuple(class_names), (), (3, size, size), counts, notes)
     return Data(train, valid, test, info, _train_views(views, size), plain(*IMAGENET))

@@ -154,7 +154,8 @@ def _painted(split: Split, bias: Tensor, paint: Paint, values: int) -> Split:
                 f"{len(split) - len(planted)} files are in the split more than once and cannot be told apart; "
                 "name each file once"
             )
-        return replace(split, decode=PaintingDecoder(split.decode, planted, paint, values), bias=bias)
+        painted = lambda decode: decode and PaintingDecoder(decode, planted, paint, values)
+        return replace(split, decode=painted(split.decode), still=painted(split.still), bias=bias)
     raise TypeError(f"a shortcut can be planted in an ArraySplit or a FileSplit; got {type(split).__name__}")
 
 

@@ -1,7 +1,7 @@
 """One split of a dataset (train, valid or test), held in memory or read from files, and the three of them together."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -60,6 +60,7 @@ class FileSplit:
     labels: Tensor
     decode: Callable[[Path], Tensor]
     bias: Tensor | None = None
+    still: Callable[[Path], Tensor] | None = None  # how evaluation decodes, if training crops from larger pictures
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -69,7 +70,19 @@ class FileSplit:
 
     def subset(self, index: Tensor) -> "FileSplit":
         paths = [self.paths[i] for i in index.tolist()]
-        return FileSplit(paths, self.labels[index], self.decode, None if self.bias is None else self.bias[index])
+        bias = None if self.bias is None else self.bias[index]
+        return replace(self, paths=paths, labels=self.labels[index], bias=bias)
+
+    def to_crop_from(self, decode: Callable[[Path], Tensor]) -> "FileSplit":
+        """Decoded by `decode` for training, and as before for evaluation."""
+        return replace(self, decode=decode, still=self.decode)
+
+
+def as_evaluated(split: Split) -> Split:
+    """The same samples, decoded as evaluation wants them: for probes, neighbours and whatever else looks at training data."""
+    if isinstance(split, FileSplit) and split.still is not None:
+        return replace(split, decode=split.still, still=None)
+    return split
 
 
 @dataclass(frozen=True)

@@ -71,16 +71,16 @@ def build(
     g = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(faces), generator=g)
     cut = int(len(faces) * 0.8)
-    train_decode, evaluation = Geometry(NATIVE), Geometry(RESIZE[size], crop=size)
-    train = _split([faces[i] for i in order[:cut].sort().values.tolist()], bias, train_decode)
+    evaluation = Geometry(RESIZE[size], crop=size)
+    train = _split([faces[i] for i in order[:cut].sort().values.tolist()], bias, evaluation)
     train = train.subset(_skewed(train, skew, g))
     rest = _split([faces[i] for i in order[cut:].sort().values.tolist()], bias, evaluation)
     halves = torch.randperm(len(rest), generator=g).tensor_split(2)
     held_out, test = (rest.subset(half.sort().values) for half in halves)
     if valid == "from-train":
         kept, out = split_off(train.labels, train.bias, valid_fraction, seed=seed)
-        chosen = train.subset(out)
-        train, held_out = train.subset(kept), FileSplit(chosen.paths, chosen.labels, evaluation, chosen.bias)
+        train, held_out = train.subset(kept), train.subset(out)
+    train = train.to_crop_from(Geometry(NATIVE))
     counts = count_cells(train.labels, train.bias, 2, 2)
     notes = {
         "source": "UTKFace",

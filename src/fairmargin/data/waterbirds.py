@@ -40,7 +40,7 @@ def build(root: Path, *, augment: bool = False, valid: str = "own", valid_fracti
         kept, out = split_off(train.labels, train.bias, valid_fraction, seed=seed)
         train, held_out = train.subset(kept), train.subset(out)
     if augment:
-        train = FileSplit(train.paths, train.labels, Geometry(256, stretch=True), train.bias)
+        train = train.to_crop_from(Geometry(256, stretch=True))
     notes = {"source": ARCHIVE, "valid": valid}
     notes |= {f"{name} groups": _groups(s) for name, s in (("train", train), ("valid", held_out), ("test", test))}
     counts = count_cells(train.labels, train.bias, 2, 2)

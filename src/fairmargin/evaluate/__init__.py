@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairmargin.batch import DataInfo
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import InOrder
-from fairmargin.data.split import Data, Split
+from fairmargin.data.split import Data, Split, as_evaluated
 from fairmargin.data.views import Views
 from fairmargin.evaluate.accuracy import (
     MEANINGS,
@@ -151,7 +151,7 @@ def evaluate(
 ) -> Evaluation:
     """Judge the method's own classifier, a linear probe and nearest neighbours on the test set and every extra one.
 
-    Probe and neighbours see the unit-normalised features of `data.train` under `eval_views`, and are fitted once.
+    Probe and neighbours see the unit-normalised features of `data.train` as evaluation sees it, and are fitted once.
 
     Args:
         classifiers: any of "own", "probe", "knn".
@@ -166,7 +166,7 @@ def evaluate(
         return collect(method, split, data.eval_views, batch_size=batch_size, device=device, workers=workers)
 
     outputs = outputs_of(data.test if test is None else test)
-    train = outputs_of(data.train) if {"probe", "knn"} & set(classifiers) else None
+    train = outputs_of(as_evaluated(data.train)) if {"probe", "knn"} & set(classifiers) else None
     fitted, warnings = _fitted(classifiers, train, data.info.num_classes)
 
     def judged(found: Outputs) -> dict[str, Judged]:
