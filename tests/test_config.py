@@ -331,7 +331,7 @@ class TestOptions:
         assert {"stem", "widths", "last_activation"} <= resnet.keys()
         assert not {"block", "depths"} & resnet.keys()
         assert options_of(ENCODERS["mlp"]).keys() == {"in_features", "widths", "last_activation"}
-        assert options_of(ENCODERS["bagnet18"]).keys() == {"in_channels"}
+        assert options_of(ENCODERS["bagnet18"]).keys() == {"in_channels", "last_activation"}
 
     @pytest.mark.parametrize("section", [config.DataConfig, config.NetworkConfig, config.MethodConfig])
     def test_defaults_of_every_builder_are_values_of_its_options(self, section):
@@ -440,7 +440,7 @@ def configurations(draw):
                     "test_fraction": st.none() | numbers,
                     "image_size": st.integers(),
                     "skip_bad": st.booleans(),
-                    "options": st.fixed_dictionaries({}, optional={"root": st.just(Path("none")) | st.just("a/b")}),
+                    "options": st.fixed_dictionaries({}, optional={"base": st.just(Path("none")) | st.just("a/b")}),
                 },
             )
         ),

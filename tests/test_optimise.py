@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from fairmargin import assemble
+from fairmargin.config import load
 from fairmargin.optimise import LARS, OPTIMISERS, player, schedule
 
 SETTINGS = {"lr": 0.1, "weight_decay": 0.01, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}
@@ -87,3 +89,15 @@ def test_lars_leaves_zero_weights_able_to_move():
     w.grad = torch.ones(2, 2)
     LARS([w], lr=0.1).step()
     assert torch.allclose(w, torch.full((2, 2), -0.1))
+
+
+@pytest.mark.parametrize(("valid", "batch"), [(0.0, 30), (0.1, 30), (0.1, 17)])
+def test_the_schedule_of_a_run_of_so_many_steps_spans_these(valid, batch):
+    """However many epochs they are: DFA's decays are at 40, 60 and 80 % of its steps."""
+    changes = ["data.train=300", f"data.valid_fraction={valid}", f"train.batch_size={batch}", "train.drop_last=true"]
+    steps = ["train.epochs=400", "train.steps=100", "schedule.name=step", "schedule.per=step", "schedule.factor=0.5"]
+    config = load(dataset="planted", method="ce", overrides=[*changes, *steps, "schedule.milestones=[0.4, 0.6, 0.8]"])
+    data = assemble.data(config)
+    run = assemble.training(config, assemble.method(config, data), data, torch.device("cpu"))
+    rates = [run.players["main"].rate(step / len(run.loader)) for step in range(100)]
+    assert [step for step in range(1, 100) if rates[step] != rates[step - 1]] == [40, 60, 80]

@@ -1,5 +1,6 @@
 """From a configuration to the things it names: folder, device, data, method, and everything that trains it."""
 
+import math
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -251,8 +252,15 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
             f"train.batch_size={settings.batch_size} with train.drop_last leaves no batch of {len(data.train)} samples; "
             "lower one or switch off the other"
         )
+    length = min(settings.epochs, (settings.steps or math.inf) / len(loader))
+    option, epochs = method.prepares
+    if length <= epochs:
+        raise ValueError(
+            f"{config.method.name} begins after the first method.{option}={epochs} epochs, and this run has {length:g}; "
+            f"raise train.epochs{' and train.steps' if settings.steps else ''}, or lower method.{option}"
+        )
     players = {
-        name: _player(config, name, parameters, method.optimisers.get(name, {}))
+        name: _player(config, name, parameters, method.optimisers.get(name, {}), length)
         for name, parameters in method.to(device).players().items()
     }
     return Training(
@@ -270,11 +278,12 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
 
 
 def _player(
-    config: Config, name: str, parameters: list[torch.nn.Parameter], differs: Mapping[str, Any]
+    config: Config, name: str, parameters: list[torch.nn.Parameter], differs: Mapping[str, Any], length: float
 ) -> optimise.Player:
+    """`length` of the run in epochs, which its schedule spans."""
     optimiser, schedule = config.for_player(name, differs)
     settings = schedule.model_dump()
-    rate = optimise.schedule(settings.pop("name"), config.train.epochs, **settings)
+    rate = optimise.schedule(settings.pop("name"), length, **settings)
     return optimise.player(parameters, optimiser.model_dump(), rate)
 
 

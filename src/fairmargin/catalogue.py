@@ -11,7 +11,7 @@ from fairmargin.data import DATASETS
 from fairmargin.evaluate import MEANINGS
 from fairmargin.losses.inputs import check_choice
 from fairmargin.methods import METHODS
-from fairmargin.methods.facts import FACTS, cost
+from fairmargin.methods.facts import FACTS, UNKNOWN, cost
 from fairmargin.networks import ENCODERS
 
 
@@ -19,7 +19,7 @@ def methods() -> Table:
     title = 'methods; cost: training time relative to cross-entropy; options: "fairmargin list methods NAME"'
     table = Table("method", "paper", "needs", "networks", "cost", title=title)
     for name in METHODS:
-        facts = FACTS[name]
+        facts = FACTS.get(name, UNKNOWN)
         paper = facts.paper if facts.venue == "–" else f"{facts.paper.partition(',')[0]}, {facts.venue}"
         table.add_row(name, paper, facts.needs, facts.networks, cost(name))
     return table

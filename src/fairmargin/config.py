@@ -281,7 +281,7 @@ class PlayerConfig(_Section):
 class TrainConfig(_Section):
     epochs: Annotated[Whole, Field(ge=1)] = setting(80, "passes over the training set")
     steps: Annotated[Annotated[Whole, Field(ge=1)] | None, Nothing] = setting(
-        None, "stop after so many steps, if the epochs are not over before"
+        None, "stop after so many steps, if the epochs are not over before; the schedule spans what comes first"
     )
     batch_size: Annotated[Whole, Field(ge=1)] = setting(256, "over all processes together")
     drop_last: Switch = setting(False, "leave out a last batch that is not full")

@@ -1,5 +1,6 @@
 """What a person sees while a run trains: a live panel on a terminal, plain lines elsewhere, few beside other runs."""
 
+import math
 import sys
 import time
 from dataclasses import dataclass, field
@@ -42,8 +43,9 @@ class Display:
 
     def __init__(self, config: Config, training: Training, console: Console | None = None) -> None:
         self.title = f"{config.method.name}, seed {config.seed}"
-        self.epochs = config.train.epochs
-        self.steps = min(self.epochs * len(training.loader), config.train.steps or sys.maxsize)
+        of_epoch = len(training.loader)
+        self.steps = min(config.train.epochs * of_epoch, config.train.steps or sys.maxsize)
+        self.epochs = math.ceil(self.steps / max(of_epoch, 1))
         speaks = distributed.rank() == 0
         self.console = (console or Console()) if speaks else Console(quiet=True)
         self.brief = _shared

@@ -118,8 +118,10 @@ def test_palettes_and_digit_colour():
     bias = np.array([9, 9])
     assert biased_mnist.colour(grey, bias)[0, 0, 0].tolist() == [50, 255, 128]
     assert biased_mnist.colour(grey, bias, palette="rebias")[0, 0, 0].tolist() == [128, 128, 128]
-    painted = biased_mnist.colour(grey, bias, palette="rebias", background=False)
+    painted = biased_mnist.colour(grey, bias, background=False)  # the paper's own tenth colour is for backgrounds only
     assert painted[0, 6, 6].tolist() == [128, 128, 128]
+    assert biased_mnist.build_mini(Path("unused"), background=False).info.bias_names[9] == "grey"
+    assert biased_mnist.build_mini(Path("unused")).info.bias_names[9] == "spring green"
     assert painted[0, 0, 0].tolist() == [0, 0, 0]
     assert (painted[1] == 255).all()
     with pytest.raises(ValueError, match="unknown palette 'papre': did you mean 'paper'"):

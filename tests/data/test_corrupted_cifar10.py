@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fairmargin.data import corrupted_cifar10, raw, sources
 from fairmargin.data.bias import assign_by_milestones
@@ -65,6 +66,27 @@ def test_bad_options(small):
         corrupted_cifar10.build(root, mapping="dfx")
     with pytest.raises(ValueError, match="percentage of conflicting samples, 0 to 100; got 500"):
         corrupted_cifar10.build(root, ratio=500)
+
+
+def test_the_archive_is_split_as_asked_and_its_images_are_as_they_are(tmp_path):
+    for y in range(10):
+        for side, n, b in (("align", 9, y), ("conflict", 3, (y + 1) % 10)):
+            for i in range(n):
+                picture(tmp_path / f"cifar10c/5pct/{side}/{y}/{side}{i}_{y}_{b}.png", 20 * y + i)
+        picture(tmp_path / f"cifar10c/test/{y}/0_{y}_0.png", y)
+    of = lambda **options: corrupted_cifar10.build(tmp_path, source="archive", **options)
+    assert [len(of(valid_fraction=f).valid) for f in (0.0, 0.25)] == [0, 30]
+    assert len(of(valid_fraction=0).train) == 120
+    assert torch.equal(of(seed=1).valid.pixels, of(seed=1).valid.pixels)
+    assert not torch.equal(of(seed=1).valid.pixels, of(seed=2).valid.pixels)
+    for changed in ({"mapping": "lff0"}, {"level": 3}, {"frost_dir": tmp_path}):
+        with pytest.raises(ValueError, match="the archive's images are corrupted already"):
+            of(**changed)
+
+
+def picture(path, shade):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (32, 32), (shade, 0, 0)).save(path)
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from fairmargin import assemble
 from fairmargin.cli import app
+from fairmargin.config import load
 from fairmargin.data import DATASETS, build, options
 
 runner = CliRunner()
@@ -47,7 +49,7 @@ class TestParse:
             "32",
             "--skip-bad",
             "--bias-columns=sex,age",
-            "--root",
+            "--base",
             "x/y",
             "--test-fraction",
             "none",
@@ -56,7 +58,7 @@ class TestParse:
             "image_size": 32,
             "skip_bad": True,
             "bias_columns": ("sex", "age"),
-            "root": Path("x/y"),
+            "base": Path("x/y"),
             "test_fraction": None,
         }
         mini = options.parse(DATASETS["biased-mnist-mini"], "biased-mnist-mini", ["--no-background", "--rho", "1"])
@@ -121,3 +123,22 @@ def test_a_large_report_names_every_bad_row(tmp_path):
     assert result.exit_code == 2
     assert all(f"gone{i}.png" in result.output for i in range(150))
     assert not (tmp_path / "out.png").exists()
+
+
+def test_the_paths_of_a_table_may_start_elsewhere(tmp_path, monkeypatch):
+    for i in range(8):
+        (tmp_path / "pictures").mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (30 * i, 0, 0)).save(tmp_path / f"pictures/{i}.png")
+    rows = [f"{i}.png,{'ab'[i % 2]},{'test' if i > 5 else 'train'}" for i in range(8)]
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/my.csv").write_text("\n".join(["path,label,split", *rows]))
+    monkeypatch.chdir(tmp_path)
+    table = ["data", "show", "tables/my.csv"]
+    shown = runner.invoke(app, [*table, "--base", "pictures", "--valid-fraction", "0"])
+    assert shown.exit_code == 0, shown.output
+    assert "6 train, 0 valid, 2 test" in shown.output
+    lost = runner.invoke(app, [*table, "--root", "pictures"])
+    assert lost.exit_code == 2
+    assert "start from is --base" in " ".join(lost.output.split())
+    config = load(dataset="tables/my.csv", method="ce", overrides=["data.base=pictures", "data.valid_fraction=0"])
+    assert len(assemble.data(config).train) == 6

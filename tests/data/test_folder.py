@@ -90,7 +90,7 @@ def test_every_kind_of_problem_is_reported_at_once(tmp_path):
     assert "row 4, gone.png: no such file" in message
     assert files_below(tmp_path) == before
     with pytest.raises(BadManifest):
-        build(manifest, root=root)
+        build(manifest, base=root)
     assert files_below(tmp_path) == before
 
     caught.value.write_problems(tmp_path / "problems.csv")

@@ -34,6 +34,12 @@ LOSSES = {
         for divergence in ("kl", "jeffreys", "moments", "mean", "lognormal")
         for scope in ("batch", "anchor")
     },
+    **{
+        f"fairkl-{divergence}-no-floor": lambda z, y, b, c, d=divergence: losses.fairkl(
+            z, y, b, divergence=d, variance_floor=0, chunk=c
+        )
+        for divergence in ("kl", "jeffreys", "lognormal")
+    },
     "fairkl-authors": lambda z, y, b, c: losses.fairkl(z, y, b, variant="authors", chunk=c),
 }
 
@@ -121,3 +127,17 @@ def test_no_negatives_is_legal(chunk):
     assert value.item() == pytest.approx(-0.3)
     (gradient,) = torch.autograd.grad(value, z)
     assert gradient.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_bias_features_conflict_with_nobody_whatever_the_last_bit(seed):
+    """The cosine of a vector with itself is 1 only up to rounding; as labels, class-mates of one bias have no C⁺."""
+    g = torch.Generator().manual_seed(seed)
+    z, y = torch.randn(12, 8, generator=g), torch.arange(12) % 2
+    of_class = torch.randn(2, 33, generator=g)
+    assert losses.softcon(z, y, of_class[y]) == losses.biascon(z, y, y) == 0
+    for scores in (of_class[y], 7 * of_class[y].double()):
+        found = losses.fairkl_terms(z, y, bias_features=scores)
+        assert found.value == 0
+        assert found.dropped
+        assert found.pairs.tolist() == [60, 0]

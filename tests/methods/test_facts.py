@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import fairmargin.methods
 from fairmargin import toml_text
+from fairmargin.cli import app
 from fairmargin.config import MethodConfig
 from fairmargin.methods import METHODS, facts
 from fairmargin.methods.facts import FACTS
@@ -71,3 +73,10 @@ def test_the_section_of_fairkl_has_its_options():
 def test_links_within_the_page_lead_somewhere():
     headings = {facts.anchor(heading) for heading in SECTIONS}
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= headings
+
+
+def test_a_method_added_without_facts_is_listed_all_the_same(monkeypatch):
+    monkeypatch.setitem(METHODS, "mine", METHODS["ce"])
+    shown = CliRunner().invoke(app, ["list", "methods"])
+    assert shown.exit_code == 0, shown.output
+    assert "mine" in shown.output

@@ -5,6 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fairmargin import assemble
+from fairmargin.config import load
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.train import Training, fit
@@ -130,3 +132,21 @@ def test_it_needs_no_bias_and_refuses_nonsense():
         tiny.method("jtt", first_epochs=0)
     with pytest.raises(ValueError, match="train_size"):
         tiny.method("jtt", data_info=replace(tiny.info(), train_size=0))
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "changes"),
+    [
+        ("jtt", "first_epochs=2", ["train.epochs=2"]),
+        ("jtt", "first_epochs=2", ["train.epochs=9", "train.steps=10"]),  # of 9 an epoch
+        ("hex", "pretrain_epochs=1", ["train.epochs=1"]),
+        ("learned-mixin", "pretrain_epochs=3", ["train.epochs=2"]),
+    ],
+)
+def test_a_run_too_short_for_it_to_begin_is_refused_at_once(name, option, changes):
+    size = ["data.train=300", "train.batch_size=30", f"method.{option}"]
+    config = load(dataset="planted", method=name, network="simple-conv-3", overrides=[*size, *changes])
+    data = assemble.data(config)
+    method = assemble.method(config, data)
+    with pytest.raises(ValueError, match=rf"{name} begins after the first method.{option} epochs, and this run has"):
+        assemble.training(config, method, data, torch.device("cpu"))

@@ -92,6 +92,8 @@ def test_released_weighting_takes_alpha_twice_and_scales_by_temperature():
     assert released.alpha == pytest.approx(0.1 * 0.1 * 0.1 / 0.07)
     alone = tiny.method("eps-supinfonce", alpha=0.1, weighting="released", temperature=0.1)
     assert alone.alpha == pytest.approx(0.1 * 0.1 / 0.07)
+    without = tiny.method("eps-supinfonce+fairkl", alpha=0.1, weighting="released", temperature=0.1, lambda_=0.0)
+    assert without.alpha == pytest.approx(0.1 * 0.1 / 0.07)
 
 
 def test_beta_trains_the_classifier_with_the_encoder():

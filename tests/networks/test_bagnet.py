@@ -39,3 +39,13 @@ def test_shortcut_is_cropped_at_the_bottom_and_right():
     x = torch.rand(1, 2, 6, 7)
     with torch.no_grad():
         assert torch.equal(block(x), x[:, :, :4, :5])
+
+
+def test_the_last_activation_is_that_of_the_last_block_alone():
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 40, 40)
+    plain, net = BagNet18().eval(), BagNet18(last_activation="tanh").eval()
+    net.load_state_dict(plain.state_dict())
+    assert torch.equal(net.layer3(torch.ones(1, 128, 8, 8)), plain.layer3(torch.ones(1, 128, 8, 8)))
+    assert net.maps(x).min() < 0 <= plain.maps(x).min()
+    assert net.maps(x).abs().max() <= 1

@@ -158,7 +158,7 @@ def _columns(config: "Config", data: "Data") -> dict[str, list[str]]:
         return {}
     path_column = options.get("path_column", "path")
     used = (options.get("label_column", "label"), options.get("split_column", "split"))
-    base = options.get("root", table.parent)
+    base = options.get("base", table.parent)
     return manifest_columns(table, data.train.paths, base=base, path_column=path_column, leave_out=used)
 
 

@@ -24,7 +24,7 @@ _RGB = [
     (255, 0, 0), (0, 255, 0), (0, 0, 255), (225, 225, 0), (225, 0, 225),
     (0, 255, 255), (255, 128, 0), (255, 0, 128), (128, 0, 255),
 ]  # fmt: skip
-# Note: the sources differ in the tenth colour; the paper's code overrides ReBias's grey when the background is coloured.
+# Note: the sources differ in the tenth colour; the paper's code overrides ReBias's grey, but only for backgrounds.
 PALETTES = {
     "paper": np.array([*_RGB, (50, 255, 128)], np.uint8),
     "rebias": np.array([*_RGB, (128, 128, 128)], np.uint8),
@@ -36,7 +36,7 @@ UNBIASED = 0.1  # ρ of the test set: every colour is equally likely
 def colour(grey: np.ndarray, bias: np.ndarray, *, palette: str = "paper", background: bool = True) -> np.ndarray:
     """uint8 [N, 28, 28, 3] from grey digits [N, 28, 28]: every pixel that is not 0 is digit, the others background."""
     digit = grey[..., None] != 0
-    colours = PALETTES[palette][bias][:, None, None, :]
+    colours = PALETTES[palette if background else "rebias"][bias][:, None, None, :]
     if background:
         return np.where(digit, np.uint8(255), colours)
     painted = np.where(digit, colours, np.uint8(0))
@@ -147,7 +147,7 @@ def _build(
     info = DataInfo(
         name=name,
         class_names=DIGITS,
-        bias_names=(*COLOURS, TENTH[palette]),
+        bias_names=(*COLOURS, TENTH[palette if background else "rebias"]),
         image_shape=(3, 28, 28),
         counts=count_cells(trained.labels, trained.bias, 10, 10),
         notes=notes,

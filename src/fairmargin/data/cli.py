@@ -83,6 +83,8 @@ def show(
     with one_message():
         check_choice(split, "split", ("train", "valid", "test"))
         own = name not in DATASETS and Path(name).exists()
+        if own and root is not None:
+            raise ValueError(f"--root is where datasets lie; the folder that the paths in {name} start from is --base")
         if own:
             name, root = "folder", Path(name)
         check_choice(name, "dataset", DATASETS)

@@ -56,7 +56,8 @@ def build(
         mapping: which corruption belongs to which class: "dfa" (the paper's archive), "lff0" or "lff1".
         level: of the corruption, 1 to 5.
         seed: of the corruptions' noise and of the validation split.
-        source: "generate" from CIFAR-10, or "archive" to read the published `cifar10c/` tree.
+        source: "generate" from CIFAR-10, or "archive" to read the published `cifar10c/` tree, of which the seed draws the
+            validation split.
         frost_dir: folder with the frost photographs; without it a procedural frost is used, and noted.
     """
     check_choice(mapping, "mapping", MAPPINGS)
@@ -66,6 +67,11 @@ def build(
     statistics = CIFAR10
     train_views, eval_views = crop_flip(32, 4, *statistics), plain(*statistics)
     if source == "archive":
+        if (mapping, level, frost_dir) != ("dfa", 5, None):
+            raise ValueError(
+                "the archive's images are corrupted already, as mapping=dfa at level 5 with its own frost; leave mapping, "
+                "level and frost_dir alone, or make the images with source=generate"
+            )
         return align_conflict.build(
             root / "cifar10c",
             f"{ratio:g}pct",
@@ -75,6 +81,8 @@ def build(
             32,
             train_views,
             eval_views,
+            valid_fraction=valid_fraction,
+            seed=seed,
         )
     images, labels, test_images, test_labels = raw.cifar10(sources.locate("cifar10", root))
     frost = corruptions.frost_source(frost_dir)

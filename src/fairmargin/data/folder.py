@@ -114,7 +114,7 @@ def build(
     label_column: str = "label",
     bias_columns: Sequence[str] = ("bias",),
     split_column: str | None = "split",
-    root: Path | None = None,
+    base: Path | None = None,
     bias_level: bool = False,
     valid_fraction: float = 0.1,
     test_fraction: float | None = None,
@@ -128,6 +128,7 @@ def build(
 
     Args:
         image_size: side of the square that every image is brought to, by `mode` (see `decode.Decoder`).
+        base: the folder that a manifest's paths start from, and may not leave; its own if not given.
         valid_fraction: of every (label, bias) cell of the training samples, when none are marked as validation.
         test_fraction: the same for the test split, needed when none are marked as test. Drawn first, whatever the seed.
         seed: of the validation split.
@@ -140,7 +141,7 @@ def build(
     if path.is_dir():
         drafts = _folder_drafts(path, bias_level)
     else:
-        drafts = _manifest_drafts(path, path_column, label_column, bias_columns, split_column, root)
+        drafts = _manifest_drafts(path, path_column, label_column, bias_columns, split_column, base)
     _check_test(path, any(draft.sample.split == "test" for draft in drafts), test_fraction)  # before hours of decoding
     in_memory = len(drafts) * math.prod(decoder.shape) <= memory_limit
     look = partial(_look, check=check_files, decoder=decoder if in_memory else None)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairmargin.losses.contrastive import _supcon_out
 from fairmargin.losses.fairkl import check_not_zero
-from fairmargin.losses.inputs import check_choice, check_matrix, check_temperature, full_precision, rows, unit
+from fairmargin.losses.inputs import check_choice, check_matrix, check_temperature, full_precision, rows, settled, unit
 from fairmargin.losses.pairs import Weighting, mean_over_anchors
 
 
@@ -70,4 +70,4 @@ def _differ(mine: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _dissimilarity(mine: Tensor, theirs: Tensor) -> Tensor:
-    return (1 - mine @ theirs.T).clamp_min(0)
+    return 1 - settled(mine @ theirs.T).clamp_max(1)

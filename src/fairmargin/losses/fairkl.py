@@ -16,6 +16,7 @@ from fairmargin.losses.inputs import check_choice, check_matrix, full_precision,
 from fairmargin.losses.moments import COUNT, FIRST, MASS, SECOND, precise, self_pairs, set_sums
 
 VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
+TINY = 1e-12  # with no floor at all, two sets without spread are equal and not 0/0
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ Divergence = Callable[[Moments, Moments, float], Tensor]
 
 def gaussian_kl(a: Moments, c: Moments, variance_floor: float = VARIANCE_FLOOR) -> Tensor:
     """KL(N_A ‖ N_C) = ½[ (σ_A² + (μ_A−μ_C)²)/σ_C² − log(σ_A²/σ_C²) − 1 ], with σ² + floor in both places."""
-    va, vc = a.variance + variance_floor, c.variance + variance_floor
+    va, vc = ((x.variance + variance_floor).clamp_min(TINY) for x in (a, c))
     return 0.5 * ((va + (a.mean - c.mean) ** 2) / vc - (va / vc).log() - 1)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+ROUNDING = 1e-6  # of a cosine in float32
 
 
 def rows(
@@ -34,6 +35,12 @@ def rows(
 def full_precision(x: Tensor) -> Tensor:
     """Half precisions go up to float32; float32 and float64 stay."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def settled(cosines: Tensor) -> Tensor:
+    """Cosines that are 0 or 1 but for rounding, made so: whether a set of pairs is empty must not depend on the last bit."""
+    near_one = torch.where((cosines - 1).abs() < ROUNDING, 1, cosines)
+    return torch.where(cosines.abs() < ROUNDING, 0, near_one)
 
 
 def unit(x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fairmargin import distributed
-from fairmargin.losses.inputs import unit
+from fairmargin.losses.inputs import settled, unit
 from fairmargin.losses.pairs import equality
 
 DISTANCE_FLOOR = 1e-4  # below which log d is not taken: duplicates have d = 0
@@ -136,7 +136,7 @@ def _pair_sums(
 def _alignment(cue_a: Tensor, cue: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """How much each pair shares the bias, and whether that is known; both [c, N]."""
     if cue.is_floating_point():
-        aligned = (cue_a @ cue.T).clamp(0, 1).to(dtype)
+        aligned = settled((cue_a @ cue.T).clamp(0, 1)).to(dtype)
         return aligned, torch.ones_like(aligned)
     known = (cue_a[:, None] >= 0) & (cue[None, :] >= 0)
     return (cue_a[:, None] == cue[None, :]).to(dtype), known.to(dtype)

@@ -33,6 +33,7 @@ class Method(nn.Module, ABC):
 
     optimisers: Mapping[str, Mapping[str, Any]] = {}  # of some players, where they differ from the run's optimiser
     least_batch = 1  # samples without which its losses say nothing
+    prepares = "", 0  # an option that says for how many epochs it does something else first, and how many they are
     sampler = "shuffled"  # what an epoch is made of, unless the configuration says otherwise
     second: SecondStream | None = None
 

@@ -71,6 +71,7 @@ class HEX(Method):
             raise ValueError(f"dropout must lie in [0, 1); got {dropout}. It is the share of h that is left out")
         self.classes, self.dropout, self.pretrain_epochs = info.num_classes, dropout, pretrain_epochs
         self.least_batch = info.num_classes + 1
+        self.prepares = "pretrain_epochs", pretrain_epochs
         self.encoder = make_encoder()
         self.texture = nn.Sequential(NGLCM(levels), nn.Linear(levels**2, TEXTURE), nn.ReLU())
         self.common = nn.Linear(self.encoder.dim + TEXTURE, info.num_classes)  # ξ

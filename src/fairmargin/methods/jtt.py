@@ -48,6 +48,7 @@ class JTT(Method):
                 f"{info.train_size}; give it their number: replace(info, train_size=len(data.train))"
             )
         self.first_epochs, self.up_weight = first_epochs, up_weight
+        self.prepares = "first_epochs", first_epochs
         self.identifier, self.encoder = make_encoder(), make_encoder()
         self.identifier_classifier = linear_classifier(self.identifier.dim, info.num_classes)
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)

@@ -42,6 +42,7 @@ class LearnedMixin(Method):
         """`pretrain_epochs=0`: there is no trained g to freeze, so g learns along with f."""
         super().__init__()
         self.entropy_weight, self.pretrain_epochs = entropy_weight, pretrain_epochs
+        self.prepares = "pretrain_epochs", pretrain_epochs
         self.encoder = make_encoder()
         self.bias_encoder = build_bias_encoder(bias_network, self.encoder)
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)

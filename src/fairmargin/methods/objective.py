@@ -177,8 +177,10 @@ def build(row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo
     settings = {name: chosen[name] for name in _settings(row)}
     head = chosen.get("head", "identity")
     alpha = chosen["alpha"]
-    if chosen.get("weighting") == "released":  # Note: α twice and τ/0.07, as the authors' code (docs/fidelity.md)
-        twice = alpha if with_fairkl else 1
+    if (
+        chosen.get("weighting") == "released"
+    ):  # Note: α twice if λ ≠ 0, and τ/0.07, as the authors' code (docs/fidelity.md)
+        twice = alpha if chosen.get("lambda_") else 1
         alpha *= twice * settings.get("temperature", RELEASED_TEMPERATURE) / RELEASED_TEMPERATURE
     return Objective(
         row,

@@ -5,19 +5,19 @@ Its features see patches of 5×5 pixels and forget where they were: texture, no 
 
 from torch import Tensor, nn
 
-from fairmargin.networks.encoder import Encoder
+from fairmargin.networks.encoder import Encoder, activation
 
 
 class BagBlock(nn.Module):
     """k×k and 1×1 convolutions, neither padded, around a shortcut cropped to what the k×k convolution leaves."""
 
-    def __init__(self, in_channels: int, width: int, kernel_size: int, stride: int) -> None:
+    def __init__(self, in_channels: int, width: int, kernel_size: int, stride: int, act: str = "relu") -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, width, kernel_size, stride=stride, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
+        self.act = activation(act)
         self.downsample = (
             nn.Sequential(nn.Conv2d(in_channels, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width))
             if stride != 1 or in_channels != width
@@ -25,16 +25,19 @@ class BagBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.act(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         shortcut = self.downsample(x)[:, :, : y.shape[2], : y.shape[3]]  # loses its last rows and columns
-        return self.relu(y + shortcut)
+        return self.act(y + shortcut)
 
 
 class BagNet18(Encoder):
-    """Four stages of two blocks; the only 3×3 convolutions are one in the stem and one in the first block."""
+    """Four stages of two blocks; the only 3×3 convolutions are one in the stem and one in the first block.
 
-    def __init__(self, in_channels: int = 3) -> None:
+    `last_activation` is that of the whole last block.
+    """
+
+    def __init__(self, in_channels: int = 3, *, last_activation: str = "relu") -> None:
         super().__init__(dim=512)
         self.conv1 = nn.Conv2d(in_channels, 64, 1, bias=False)
         self.conv2 = nn.Conv2d(64, 64, 3, bias=False)
@@ -43,7 +46,9 @@ class BagNet18(Encoder):
         self.layer1 = nn.Sequential(BagBlock(64, 64, 3, stride=2), BagBlock(64, 64, 1, stride=1))
         self.layer2 = nn.Sequential(BagBlock(64, 128, 1, stride=2), BagBlock(128, 128, 1, stride=1))
         self.layer3 = nn.Sequential(BagBlock(128, 256, 1, stride=2), BagBlock(256, 256, 1, stride=1))
-        self.layer4 = nn.Sequential(BagBlock(256, 512, 1, stride=1), BagBlock(512, 512, 1, stride=1))
+        self.layer4 = nn.Sequential(
+            BagBlock(256, 512, 1, stride=1), BagBlock(512, 512, 1, stride=1, act=last_activation)
+        )
         self.init_convolutions()  # fan-out is k²·out: the variance 2/(k²·out) of the original
 
     def maps(self, images: Tensor) -> Tensor:  # at 224:

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from fairmargin.record import RunRecord
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.ledger import runs_as_planned
-from fairmargin.reproduce.measures import evaluated
+from fairmargin.reproduce.measures import evaluated, measured
 from fairmargin.reproduce.picture import FAINT, Drawn, caption, open_frame, page, save
 
 NAME = "curves"
@@ -46,9 +46,9 @@ def collect(out: Path) -> list[Curve]:
 
 
 def _curve(cell: Cell, record: RunRecord) -> Curve:
-    found = evaluated(record)
+    found, run = evaluated(record), measured(record)
     accuracies = [round(100 * value, 2) for _, value in found]
-    facts = int(record.config["train"]["epochs"]), cell.published[0].mean
+    facts = run.of_epochs if run else 0, cell.published[0].mean
     return Curve(cell.name, int(record.config["seed"]), [epoch for epoch, _ in found], accuracies, *facts)
 
 

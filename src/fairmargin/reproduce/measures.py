@@ -4,6 +4,7 @@ The paper reports the best epoch on the test set; we report the last one, and gi
 """
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,19 +40,26 @@ class Measured:
 def measured(record: RunRecord, measure: str = "") -> Measured | None:
     """`measure` is the column of a table that has several ("unb", "imagenet-a"); None while there is nothing to report."""
     commit = str((record.environment.get("git") or {}).get("commit") or "")[:9]
-    of_epochs, seed = int(record.config["train"]["epochs"]), int(record.config["seed"])
+    seed = int(record.config["seed"])
     if record.result is None:
         evaluations = _evaluations(record)
         if not evaluations or measure not in ("", "biased"):
             return None
         values = [100 * value for _, value in evaluated(record)]
         last = evaluations[-1]
-        return Measured(seed, values[-1], max(values), last["epoch"], of_epochs, last["step"], commit)
+        epochs, steps = int(last["epoch"]), int(last["step"])
+        return Measured(seed, values[-1], max(values), epochs, _length(record, epochs, steps), steps, commit)
     value, best = _finished(record, record.result, measure)
     if value is None:
         return None
-    result = record.result
-    return Measured(seed, value, best, int(result["epochs"]), of_epochs, int(result["steps"]), commit)
+    epochs, steps = int(record.result["epochs"]), int(record.result["steps"])
+    return Measured(seed, value, best, epochs, _length(record, epochs, steps), steps, commit)
+
+
+def _length(record: RunRecord, epochs: int, steps: int) -> int:
+    """How many epochs the run is to have, if so many took so many steps; its steps may end it before its epochs do."""
+    most, limit = int(record.config["train"]["epochs"]), record.config["train"].get("steps")
+    return min(most, math.ceil(limit * epochs / steps)) if limit else most
 
 
 def evaluated(record: RunRecord) -> list[tuple[int, float]]:
