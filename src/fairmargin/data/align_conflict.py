@@ -1,6 +1,7 @@
-"""The archive layout of Lee et al. (NeurIPS 2021), shared by corrupted CIFAR-10, coloured MNIST, bFFHQ and Dogs & Cats:
+"""The archive layout of Lee et al. (NeurIPS 2021), shared by corrupted CIFAR-10, coloured MNIST, bFFHQ, Dogs & Cats and BAR:
 
     <folder>/<ratio>/align/<class>/*     <folder>/<ratio>/conflict/<class>/*     training images
+    <folder>/train/align/<class>/*       <folder>/train/conflict/<ratio>/<class>/*   or so, in BAR
     <folder>/test/<class>/*  or  <folder>/test/*
     <folder>/<ratio>/valid   or  <folder>/valid, likewise in class folders or flat
 
@@ -9,6 +10,7 @@ Labels stand in the file names, `<anything>_<target>_<bias>.<ext>`; bias k belon
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -42,6 +44,7 @@ def build(
     valid: str = "from-train",
     valid_fraction: float = 0.1,
     seed: int = 0,
+    by_folder: bool = False,
 ) -> Data:
     """One ratio of an archive.
 
@@ -51,13 +54,19 @@ def build(
         test_subset: "all", or "conflict" for the test images with target ≠ bias; all are then the extra test "all".
         valid: "from-train" holds out `valid_fraction` of every (target, bias) cell; "own" reads the archive's folder,
             which may hold aligned samples only and then cannot tell a debiased model from a biased one.
+        by_folder: the names say nothing of the training images' bias: of those in align/ it is their class's own, of the
+            others that of the next class.
     """
     check_choice(test_subset, "test_subset", ("all", "conflict"))
     check_choice(valid, "valid", ("from-train", "own"))
     ratio = folder / ratio_folder
     limits = len(class_names), len(bias_names)
-    aligned, conflicting = (_files([ratio / side], f"{side} images") for side in ("align", "conflict"))
+    aligned = _files([ratio / "align", folder / "train" / "align"], "align images")
+    conflicting = _files([ratio / "conflict", folder / "train" / "conflict" / ratio_folder], "conflict images")
     whole = _read(aligned + conflicting, *limits, size)
+    if by_folder:
+        shift = torch.arange(len(whole)) >= len(aligned)
+        whole = replace(whole, bias=(whole.labels + shift) % limits[1])
     every_test = _read(_files([folder / "test"], "test images"), *limits, size)
     test = every_test
     if test_subset == "conflict":

@@ -73,6 +73,7 @@ def _by_hand(what: str, folder: str, files: dict[str, str], how: str) -> Source:
 
 
 _DRIVE = "https://drive.google.com/file/d/"
+_FOLDERS = "https://drive.google.com/drive/folders/"
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"
 _MNIST = Layout(
     ("mnist", "MNIST/raw", "mnist/raw", "MNIST", "raw", ""),
@@ -187,6 +188,24 @@ SOURCES: dict[str, Source] = {
         "bffhq",
         dict.fromkeys(("0.5pct", "valid", "test"), ""),
         f"unpack bffhq.tar.gz from {_DRIVE}1hRmeIxhoa6YsyAm2LUPqa7nY1KtOpp6G",
+    ),
+    "cmnist": _by_hand(
+        "coloured digits as published by Lee et al. (coloured-mnist makes such from mnist)",
+        "cmnist",
+        dict.fromkeys(("test", "0.5pct", "1pct", "2pct", "5pct"), ""),
+        f"unpack cmnist from {_FOLDERS}1JEOqxrhU_IhkdcRohdbuEtFETUxfNmNT",
+    ),
+    "dogs-and-cats": _by_hand(
+        "dogs and cats, animal tied to the colour of the fur",
+        "dogs_and_cats",
+        dict.fromkeys(("1pct", "5pct", "test"), ""),
+        f"unpack dogs_and_cats from {_FOLDERS}1q_8zIqJHVSxjU2p5zaN1l2Zf-uSmS6Fx",
+    ),
+    "bar": _by_hand(
+        "six actions tied to the place",
+        "bar",
+        dict.fromkeys(("train", "test"), ""),
+        f"unpack bar from {_FOLDERS}1q_8zIqJHVSxjU2p5zaN1l2Zf-uSmS6Fx",
     ),
     "imagenet": _by_hand(
         "ILSVRC-2012: 1.3 million photographs of 1,000 classes",
