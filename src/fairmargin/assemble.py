@@ -35,8 +35,9 @@ from fairmargin.data.samplers import (
 from fairmargin.data.split import as_evaluated
 from fairmargin.data.views import Views
 from fairmargin.methods import Method, build_method
+from fairmargin.methods.base import Unsuited
 from fairmargin.networks import build_encoder
-from fairmargin.record import CONFIG, RunFolder, is_run
+from fairmargin.record import CONFIG, RunFolder, is_run, source_hash
 from fairmargin.train import Training
 
 
@@ -86,6 +87,22 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
                 "Choose another folder with --out, or remove that one"
             )
         yield opened
+
+
+def source(config: Config) -> dict[str, str]:
+    """Of one's own images, which have no name of their own: what tells them from others."""
+    root = config.data.root
+    return {"source": source_hash(root)} if config.data.name == "folder" and root is not None and root.exists() else {}
+
+
+def check_source(config: Config, opened: RunFolder) -> None:
+    """Refuse a finished run on other images, found without reading any."""
+    before, now = opened.data_hashes().get("source"), source(config).get("source")
+    if before and now and before != now:
+        raise ValueError(
+            f"{opened.path} holds a finished run on other images: {config.data.root} is not what it was, or not what that "
+            "run was given. Choose another folder with --out, or remove that one"
+        )
 
 
 def data(config: Config) -> Data:
@@ -255,9 +272,14 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
     length = min(settings.epochs, (settings.steps or math.inf) / len(loader))
     option, epochs = method.prepares
     if length <= epochs:
-        raise ValueError(
+        raise Unsuited(
             f"{config.method.name} begins after the first method.{option}={epochs} epochs, and this run has {length:g}; "
             f"raise train.epochs{' and train.steps' if settings.steps else ''}, or lower method.{option}"
+        )
+    if strangers := config.players.keys() - method.players().keys():
+        raise Unsuited(
+            f"players.{sorted(strangers)[0]}: {config.method.name} has no such player, only {', '.join(method.players())}; "
+            f'settings for one method go under [methods."NAME".players.…]'
         )
     players = {
         name: _player(config, name, parameters, method.optimisers.get(name, {}), length)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -174,8 +174,10 @@ def evaluate(
 
     with _said_plainly():
         check_choice(weights, "weights", ("last", "best"))
-        config = configuration.override(configuration.load_resolved(folder / "config.toml"), changes or ())
+        before = configuration.load_resolved(folder / "config.toml")
+        config = configuration.override(before, changes or ())
         data = assemble.data(config)
+        _same_task(before, config, data.info.class_names, folder)
         method = assemble.method(config, data, weights_follow=True)
         name = {"last": "weights.safetensors", "best": "best.safetensors"}[weights]
         method.load_state_dict(checkpoint.load_weights(folder / name)[0])
@@ -203,6 +205,21 @@ def evaluate(
             out.write_text(json.dumps(everything, indent=1), "utf-8")
 
 
+def _same_task(before: "Config", config: "Config", class_names: Sequence[str], folder: Path) -> None:
+    """Other data may be looked at, with the same classes; the trained network is what it is."""
+    from fairmargin.config import difference
+    from fairmargin.record import RunRecord
+
+    free = ("data.", "evaluate.", "train.device", "train.workers", "seed ")
+    if other := [change for change in difference(before, config) if not change.startswith(free)]:
+        raise ValueError(f"the weights were trained without it: {other[0]}; evaluate takes data.… and evaluate.…")
+    trained = RunRecord.read(folder).data.get("class_names") or class_names
+    if list(trained) != list(class_names):
+        raise ValueError(
+            f"{folder} was trained to tell {', '.join(trained)}, and these data have the classes {', '.join(class_names)}"
+        )
+
+
 def _interval(x: dict[str, float]) -> str:
     return f"{100 * x['value']:.1f} ({100 * x['low']:.1f}–{100 * x['high']:.1f})"
 
@@ -228,13 +245,12 @@ def compare(
     from fairmargin.compare import compare as run_all
     from fairmargin.compare import markdown, summaries, table
     from fairmargin.engine import engine as chosen
-    from fairmargin.methods import METHODS
     from fairmargin.record import find_runs
     from fairmargin.report.page import write_report
 
     with _said_plainly():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
-        names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+        names = _methods(methods)
         configs = [
             configuration.load(
                 file, dataset=dataset, network=network, method=name, bias=bias, seed=seed, overrides=changes or ()
@@ -246,12 +262,10 @@ def compare(
         outcomes = run_all(
             configs, where, command=_command(), say=typer.echo, go_on=methods == "all", engine=where_to_run
         )
-        rows = summaries(outcomes)
-        Console().print(
-            table(
-                rows, f"{configs[0].data.name}: test accuracy in percent, own classifier, mean ± std", Console().width
-            )
-        )
+        classifier = _shown(configs[0].evaluate.classifiers)
+        rows = summaries(outcomes, classifier)
+        what = f"{configs[0].data.name}: test accuracy in percent, {_classifier(classifier)}, mean ± std"
+        Console().print(table(rows, what, Console().width))
         (where / "table.md").write_text(markdown(rows, outcomes), "utf-8")
         for failed in (o for o in outcomes if o.failure):
             kind = f"not run: {failed.method}" if failed.refused else f"failed: {failed.method}, seed {failed.seed}"
@@ -259,6 +273,21 @@ def compare(
         typer.echo(f"report: {write_report(find_runs([where]), where / 'report.html')}")
         if any(o.failure and not o.refused for o in outcomes):
             raise typer.Exit(DIVERGED)
+
+
+def _shown(classifiers: Sequence[str]) -> str:
+    """The method's own, if it is judged."""
+    return "own" if "own" in classifiers else classifiers[0]
+
+
+def _methods(text: str) -> list[str]:
+    """By their names, each once."""
+    from fairmargin.methods import METHODS
+
+    names = list(METHODS) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError('--methods is empty; give names, such as ce,supcon, or all ("fairmargin list methods")')
+    return list(dict.fromkeys(names))
 
 
 def _seeds(text: str) -> list[int]:
@@ -274,7 +303,7 @@ def _seeds(text: str) -> list[int]:
         return list(range(numbers[0]))
     if not numbers:
         raise ValueError("--seeds is empty; give a number of seeds, or which: 3 or 0,1,2")
-    return numbers
+    return list(dict.fromkeys(numbers))
 
 
 @app.command()
@@ -374,13 +403,12 @@ def tune(
     """
     from fairmargin import config as configuration
     from fairmargin.engine import engine as chosen
-    from fairmargin.methods import METHODS
     from fairmargin.tune import markdown, settings, table
     from fairmargin.tune import tune as search
 
     with _said_plainly():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
-        names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+        names = _methods(methods)
         configs = [
             configuration.load(file, dataset=dataset, network=network, method=name, bias=bias, overrides=changes or ())
             for name in names
@@ -400,7 +428,8 @@ def tune(
         Console().print(table(found))
         (where / "table.md").write_text(markdown(found), "utf-8")
         tuned = where / "tuned.toml"
-        head = f"# fairmargin compare {tuned} --dataset {configs[0].data.name} --methods all\n"
+        of = configs[0].data.root if configs[0].data.name == "folder" else configs[0].data.name
+        head = f"# fairmargin compare {tuned} --dataset {shlex.quote(str(of))} --methods {','.join(names)}\n"
         tuned.write_text(head + settings(found), "utf-8")
         typer.echo(f"the best settings of each, for fairmargin compare: {tuned}")
 

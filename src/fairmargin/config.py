@@ -383,11 +383,12 @@ def load(
         "method": {"name": method},
         "seed": seed,
     }
-    given = [_without_none(arguments), _parsed(overrides)]
+    parsed = _parsed(overrides)
+    given = [_without_none(arguments), parsed]
     preset = _preset(_last_name("data", [stated, *given]))
     chosen = _last_name("method", [preset, stated, *given])
     for_method = _for_method(preset, chosen)
-    users = [stated, _for_method(stated, chosen), *given]
+    users = [stated, _for_method(stated, chosen), *given, _for_method(parsed, chosen)]
 
     final = {section: _last_name(section, [preset, for_method, *users]) for section in NAMED}
     preset_is_for = {**{section: _last_name(section, [preset]) for section in NAMED}, "data": final["data"]}
@@ -396,7 +397,28 @@ def load(
     for layer in users:
         merged = _merge(merged, _belonging(layer, final, final))
     merged.pop("methods", None)
-    return Config(**merged)
+    config = Config(**merged)
+    _check_tables(config, stated, parsed)
+    return config
+
+
+def _check_tables(config: Config, *layers: Layer) -> None:
+    """What a user wants for other methods, of which this run reads nothing, must make sense too."""
+    for layer in layers:
+        for method, table in layer.get("methods", {}).items():
+            if method not in (known := MethodConfig.builders()):
+                raise ConfigError([Problem(("methods", method), unknown=True, siblings=tuple(known))])
+            if method == config.method.name:
+                continue
+            named = {
+                "data": _plain(config)["data"],
+                "network": {"name": config.network.name},
+                "method": {"name": method},
+            }
+            try:
+                Config(**_merge(named, table))
+            except ConfigError as error:
+                raise ConfigError([problem.under("methods", method) for problem in error.problems]) from None
 
 
 def load_resolved(file: Path) -> Config:
@@ -512,6 +534,8 @@ def _without_none(layer: Layer) -> Layer:
 def _dataset(dataset: str | None) -> Layer:
     if dataset is not None and dataset not in DATASETS and Path(dataset).exists():
         return {"name": "folder", "root": dataset}
+    if dataset is not None and dataset not in DATASETS and (Path(dataset).suffix or "/" in dataset):
+        raise ConfigError(f"there is no file or folder {dataset}; check the path, or name one of {', '.join(DATASETS)}")
     return {"name": dataset}
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from fairmargin import checkpoint, distributed, evaluate, record
+from fairmargin import assemble, checkpoint, distributed, evaluate, record
 from fairmargin.batch import Batch
 from fairmargin.config import Config, dump
 from fairmargin.data import Data, Split
@@ -45,8 +45,12 @@ class Journal:
         """Write down what is about to run, and go on where the newest good checkpoint stands."""
         found = None
         if self.writes:
-            self._describe(command)
+            splits = {"train": self.data.train, "valid": self.data.valid, "test": self.data.test}
+            hashes = {name: record.data_hash(split) for name, split in splits.items()} | assemble.source(self.config)
             found = checkpoint.newest(self.folder.checkpoints)
+            if found:
+                self._refuse_other_data(hashes)
+            self._describe(command, hashes)
             for path, why in found.damaged if found else []:
                 self.display.say(f"{path.name} cannot be used ({why}); going back to the one before it")
         state = distributed.from_first_rank(found.state if found else None)
@@ -60,10 +64,17 @@ class Journal:
             if self.config.train.tensorboard:
                 self.board = _board(self.folder, self.training.step)
 
-    def _describe(self, command: Sequence[str]) -> None:
-        info, splits = self.data.info, {"train": self.data.train, "valid": self.data.valid, "test": self.data.test}
+    def _refuse_other_data(self, hashes: dict[str, str]) -> None:
+        before = self.folder.data_hashes()
+        if other := [name for name in ("train", "valid", "test") if before.get(name, hashes[name]) != hashes[name]]:
+            raise ValueError(
+                f"{self.folder.path} holds a run that was begun on other data: its {' and '.join(other)} samples were others. "
+                "Choose another folder with --out, or remove that one"
+            )
+
+    def _describe(self, command: Sequence[str], hashes: dict[str, str]) -> None:
+        info, data = self.data.info, self.data
         self.folder.write_config(dump(self.config))
-        hashes = {name: record.data_hash(split) for name, split in splits.items()}
         self.folder.write_environment(
             record.environment(self.training.device, torch.get_num_threads(), distributed.world_size(), command, hashes)
         )
@@ -74,7 +85,7 @@ class Journal:
                 "bias_names": info.bias_names,
                 "image_shape": info.image_shape,
                 "counts": info.counts,
-                "sizes": {name: len(split) for name, split in splits.items()},
+                "sizes": {"train": len(data.train), "valid": len(data.valid), "test": len(data.test)},
                 "notes": info.notes,
             }
         )

@@ -71,6 +71,10 @@ class RunFolder:
             ) from error
         return self
 
+    def data_hashes(self) -> dict[str, str]:
+        """Of the data that the run in this folder saw; empty if there is none, or nothing was recorded."""
+        return dict((_parse(self.path / ENVIRONMENT) or {}).get("data") or {})
+
     def write_config(self, text: str) -> None:
         self._write(CONFIG, text)
 
@@ -289,6 +293,16 @@ def data_hash(split: Split) -> str:
         images = split.images(index)
         digest.update(f"{list(images.shape[1:])}\n".encode())
         digest.update(images.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def source_hash(root: Path) -> str:
+    """sha256 of a table of images, or of the names and sizes of all files below a folder: are they still the same?"""
+    if root.is_file():
+        return hashlib.sha256(root.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for line in _names_and_sizes(sorted(path for path in root.rglob("*") if path.is_file())):
+        digest.update(line)
     return digest.hexdigest()
 
 

@@ -22,6 +22,7 @@ def run(
     device = assemble.device(config.train.device)
     with distributed.processes(device), assemble.folder(config, path) as folder:
         if distributed.from_first_rank(folder.finished):
+            assemble.check_source(config, folder)
             return RunRecord.read(path)
         data = assemble.data(config)
         method = assemble.method(config, data)

@@ -9,6 +9,7 @@ as it stands. The same call again goes on where it was stopped: finished trials 
 """
 
 import importlib
+import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from fairmargin import config as configuration
 from fairmargin.checkpoint import write_atomically
 from fairmargin.config import Config, MethodConfig
 from fairmargin.engine import HERE, Engine, carry_out, check_shared, prepare
+from fairmargin.evaluate import available
 from fairmargin.methods.base import Unsuited
 from fairmargin.record import RunRecord
 from fairmargin.run import run
@@ -112,10 +114,18 @@ SPACES: dict[str, Space] = {
 FITTED_TO_VALIDATION = {"dfr": ("source", "valid", 'choose method.source="train"')}
 
 
-def space_of(method: str) -> Space:
-    """Of `row+fairkl` also the weights of the two terms."""
+PREPARATION = ("method.first_epochs", "method.pretrain_epochs")  # before the method proper begins
+
+
+def space_of(method: str, epochs: float = math.inf) -> Space:
+    """Of `row+fairkl` also the weights of the two terms. A preparation that takes all epochs is not tried."""
     row = method.removesuffix("+fairkl")
-    return RATE | SPACES.get(row, {}) | (FAIRKL if row != method else {})
+    space = RATE | SPACES.get(row, {}) | (FAIRKL if row != method else {})
+    for key in PREPARATION:
+        at = space.get(key)
+        if isinstance(at, OneOf) and (shorter := tuple(value for value in at.values if value < epochs)):
+            space[key] = OneOf(shorter)
+    return space
 
 
 @dataclass(frozen=True)
@@ -267,7 +277,7 @@ def _tune_one(task: _Task) -> Tuned:
     check_shared(task.out)
     config, folder, seeds = task.config, task.out / task.config.method.name, task.seeds
     method, accuracy = config.method.name, _accuracy(config)
-    space = space_of(method)
+    space = space_of(method, config.train.epochs)
     _claim(folder, config, seeds)
     searching = task.search(folder / "trials.log", space, _standing(config, space), task.seed)
     while (number := len(searching.finished())) < task.trials:
@@ -293,7 +303,8 @@ def _accuracy(config: Config) -> str:
             f"{config.data.name} has no validation samples here, and settings are chosen on them; "
             "hold some out of the training data: --set data.valid_fraction=0.1"
         )
-    return config.evaluate.select if data.info.num_biases else "plain"
+    # What the samples do not have, such as conflicting ones, cannot choose.
+    return config.evaluate.select if config.evaluate.select in available(data.valid, data.info) else "plain"
 
 
 def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
@@ -302,9 +313,9 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
     start = folder / "start.toml"
     now = config.model_copy(update={"seed": 0})  # the trials have seeds of their own
     if not start.is_file():
-        write_atomically(start, f"{_seeds_line(seeds)}\n{configuration.dump(now)}".encode())
+        write_atomically(start, f"{_first_line(seeds, config)}\n{configuration.dump(now)}".encode())
         return
-    before, now_seeds = start.read_text("utf-8").partition("\n")[0], _seeds_line(seeds)
+    before, now_seeds = start.read_text("utf-8").partition("\n")[0], _first_line(seeds, config)
     changes = assemble.changed(configuration.load_resolved(start), now)
     if before != now_seeds:
         changes.append(f"{before.removeprefix('# ')} → {now_seeds.removeprefix('# seeds ')}")
@@ -312,8 +323,10 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
         raise ValueError(f"{folder} holds trials of another configuration: {'; '.join(changes)}. Choose another --out")
 
 
-def _seeds_line(seeds: Sequence[int]) -> str:
-    return f"# seeds {', '.join(map(str, seeds))}"
+def _first_line(seeds: Sequence[int], config: Config) -> str:
+    """What the configuration does not say: the seeds, and of one's own images which they are."""
+    images = "".join(f"; images {digest[:12]}" for digest in assemble.source(config).values())
+    return f"# seeds {', '.join(map(str, seeds))}{images}"
 
 
 def _standing(config: Config, space: Space) -> dict[str, Any]:

@@ -144,6 +144,8 @@ def test_an_estimate_grows_with_the_images(tmp_path: Path) -> None:
     found = estimates(tasks, tmp_path / "stand-in")
     assert [found[task].images for task in tasks] == [80 * 60_000, 4 * 60_000]
     assert all(one.seconds > 0 for one in found.values())
+    (shorter,) = plan(wanted, "laptop", [0], tmp_path, extra=["train.epochs=1"])
+    assert estimates([shorter], tmp_path / "stand-in")[shorter].images == 60_000
 
 
 def test_the_command_line(tmp_path: Path) -> None:
@@ -157,6 +159,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "3 of 4 runs" in planned.output
     assert run("ledger").exit_code == 0
     assert not [line for line in ledger.read(tmp_path / "ledger.csv") if line.budget]
+    misspelt = run("3", "--cell", "ce:rho=0.99", "--dry-run", "--set", "train.epoch=1")
+    assert misspelt.exit_code == 2
+    assert "train.epochs" in misspelt.output
     wrong = run("7")
     assert wrong.exit_code == 2
     assert "figure5" in wrong.output

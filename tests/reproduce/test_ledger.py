@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairmargin import config as configuration
-from fairmargin.reproduce import ledger, orderings, pages, show
+from fairmargin.reproduce import ledger, measures, orderings, pages, show
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.ledger import Line
 
@@ -26,8 +26,13 @@ def verdicts(*lines: Line) -> list[str]:
 def test_only_the_published_protocol_reproduces_a_number() -> None:
     assert verdicts(line("ce", 90.8, 90.1, budget="paper")) == ["reproduced"]
     assert verdicts(line("ce", 90.8, 88.0, budget="paper")) == ["not reproduced"]
-    assert verdicts(line("ce", 90.8, 90.8)) == ["not reproduced"]  # by accident, and nothing to order it by
-    assert verdicts(line("ce", 90.8, 90.8, budget="paper", epochs="20 of 80")) == ["not reproduced"]
+    assert verdicts(line("ce", 90.8, 90.8)) == ["not judged"]  # by accident, and nothing to order it by
+    assert verdicts(line("ce", 90.8, 90.8, budget="paper", epochs="20 of 80")) == ["not judged"]
+    (unfinished,) = ledger.judged([line("ce", 90.8, 90.8, budget="paper", epochs="20 of 80")])
+    assert unfinished.verdict == "not judged (unfinished, 20 of 80 epochs)"
+    above = line("eps-supinfonce+fairkl", 97.9, 20.0, budget="paper", epochs="20 of 80", reading="authors")
+    assert verdicts(line("ce", 90.8, 50.0, budget="paper"), above) == ["not reproduced", "not judged"]
+    assert "against" not in ledger.judged([line("ce", 90.8, 50.0, budget="paper"), above])[0].verdict
 
 
 def test_the_band_is_two_deviations_and_wider_where_the_bias_is_stronger() -> None:
@@ -55,7 +60,7 @@ def test_what_the_paper_does_not_tell_apart_is_not_held_against_us() -> None:
 
 def test_readings_and_budgets_are_not_compared_with_each_other() -> None:
     one = line("ce+fairkl", 95.9, 50.0, reading="paper")
-    assert verdicts(one, line("eps-supcon+fairkl", 99.0, 40.0, reading="authors"))[0] == "not reproduced"
+    assert verdicts(one, line("eps-supcon+fairkl", 99.0, 40.0, reading="authors"))[0] == "not judged"
     assert "nothing to compare" in ledger.judged([one, line("ce", 90.8, 60.0, budget="paper")])[0].verdict
 
 
@@ -168,6 +173,39 @@ def test_a_run_with_other_settings_is_not_taken_for_its_cell(tmp_path: Path) -> 
     assert (found.ours, found.seeds) == (50.0, 1)
     (message,) = said
     assert 'seed-1 is not biased-mnist/ce:rho=0.99 (data.sampler "auto" → "group-balanced")' in message
+
+
+def test_a_run_on_drawn_data_is_no_result_and_other_folders_are_left_alone(tmp_path: Path) -> None:
+    (cell,) = cells("3", pattern="ce:rho=0.99")
+    run_folder(cell, tmp_path, 0, 0.5)
+    run_folder(cell, tmp_path, 1, 0.9)
+    folder = cell.folder(tmp_path, "laptop", 1)
+    (folder / "data.json").write_text(json.dumps({"notes": {"stand-in": "generated stand-in data"}}))
+    cell.folder(tmp_path, "laptop", 0).with_name("seed-0-old").mkdir()
+    said: list[str] = []
+    (found,) = ledger.collect(tmp_path, said.append)
+    assert (found.ours, found.seeds) == (50.0, 1)
+    assert "seed-1 is not biased-mnist/ce:rho=0.99 (generated stand-in data)" in said[0]
+
+
+def test_what_is_printed_counts_finished_runs_as_the_ledger_does(tmp_path: Path) -> None:
+    (cell,) = cells("3", pattern="ce:rho=0.99")
+    run_folder(cell, tmp_path, 0, 0.5)
+    run_folder(cell, tmp_path, 1, None, epochs=1)
+    (ours, seeds) = (list(column.cells) for column in show.table([cell], tmp_path, "laptop").columns[2:])
+    assert (ours, seeds) == (["50.0"], ["1"])
+
+
+def test_a_run_that_ends_by_its_steps_is_whole(tmp_path: Path) -> None:
+    (cell,) = cells("3", pattern="ce:rho=0.99")
+    limit = ["train.epochs=400", "train.steps=100"]
+    run_folder(cell, tmp_path, 0, 0.5, extra=limit)
+    run_folder(cell, tmp_path, 1, None, epochs=2, extra=limit)  # 10 steps
+    one, other = (measures.measured(record) for record in ledger.runs_of(cell, tmp_path, "laptop"))
+    assert one is not None
+    assert other is not None
+    assert (one.epochs, one.of_epochs) == (4, 4)
+    assert (other.epochs, other.of_epochs) == (2, 20)
 
 
 def test_lines_stay_when_their_runs_are_elsewhere(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""dSprites (Matthey et al., 2017) with one factor of its shapes tied to another; you say which is the task and which the shortcut.
+"""dSprites (Matthey et al., 2017) with one factor of its shapes tied to another; you say which is task and which shortcut.
 
 White shapes on black, 64×64, one for each of 3 shapes × 6 scales × 40 orientations × 32 × 32 positions. Of each class of the
 task floor(n·ρ) training images have its own group of the shortcut, the others one of the other groups, as in

@@ -129,6 +129,11 @@ def _known(bias: Tensor | None, info: DataInfo) -> Tensor | None:
     return bias if bias is not None and info.num_biases and bool((bias >= 0).any()) else None
 
 
+def available(split: Split, info: DataInfo) -> list[str]:
+    """The accuracies that these samples can have: without bias labels, or conflicting samples, some cannot be had."""
+    return list(values(split.labels, split.labels, _known(split.bias, info), info.counts)) if len(split) else []
+
+
 def answers(logits: Tensor) -> Tensor:
     """[N] the class of the largest logit; −1 where there is none, because a row holds NaN, +inf or only −inf."""
     if not len(logits):
@@ -279,6 +284,7 @@ __all__ = [
     "Evaluation",
     "Judged",
     "Outputs",
+    "available",
     "collect",
     "evaluate",
     "judge",

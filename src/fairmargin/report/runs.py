@@ -368,7 +368,10 @@ def _settings(run: Run) -> dict[str, Any]:
             flat[prefix] = value
 
     collect("", run.config)
-    return flat
+    source = (run.environment.get("data") or {}).get(
+        "source"
+    )  # of people's own images, all of which are called "folder"
+    return flat | ({"data.source": source[:8]} if source else {})
 
 
 def _difference(run: Run, others: Sequence[Run], settings: Callable[[Run], dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ reproduced        the published protocol gives the published number, within its 
 trend reproduced  other than published, or a reduced protocol; but every method that the paper puts clearly above or below
                   this one, and that we ran in the same way, is on the same side of it here
 not reproduced    it is not
+not judged        not finished, or a reduced protocol and nothing to compare it with
 not run           and why
 """
 
@@ -85,10 +86,10 @@ def collect(out: Path, say: Say = lambda _: None) -> list[Line]:
 
 
 def runs_of(cell: Cell, out: Path, budget: str) -> list[RunRecord]:
-    """Of all seeds, in their order."""
-    folder = cell.folder(out, budget, 0).parent
-    seeds = sorted(folder.glob("seed-*"), key=lambda path: int(path.name.removeprefix("seed-")))
-    return [RunRecord.read(path) for path in seeds if is_run(path)]
+    """Of all seeds, in their order; folders of other names are somebody's own."""
+    numbered = {path.name.removeprefix("seed-"): path for path in cell.folder(out, budget, 0).parent.glob("seed-*")}
+    seeds = sorted((int(number), path) for number, path in numbered.items() if number.isdecimal())
+    return [RunRecord.read(path) for _, path in seeds if is_run(path)]
 
 
 def runs_as_planned(cell: Cell, out: Path, budget: str, say: Say = lambda _: None) -> list[RunRecord]:
@@ -97,6 +98,8 @@ def runs_as_planned(cell: Cell, out: Path, budget: str, say: Say = lambda _: Non
     for record in runs_of(cell, out, budget):
         planned = cell.config(budget, int(record.config["seed"]))
         changes = changed(planned, load_resolved(record.path / CONFIG))
+        if drawn := record.data.get("notes", {}).get("stand-in"):
+            changes.append(drawn)
         if changes := [change for change in changes if not change.startswith(MEASURING)]:
             say(f"not in the ledger: {record.path} is not {cell.name} ({'; '.join(changes)})")
         else:
@@ -105,9 +108,7 @@ def runs_as_planned(cell: Cell, out: Path, budget: str, say: Say = lambda _: Non
 
 
 def _line(cell: Cell, number: Published, budget: str, records: Sequence[RunRecord]) -> Line | None:
-    several = [one for record in records if (one := measured(record, number.measure))]
-    if any(one.epochs >= one.of_epochs for one in several):  # while a seed goes on, the finished ones count
-        several = [one for one in several if one.epochs >= one.of_epochs]
+    several = that_count(records, number.measure)
     if not several:
         return None
     ours = [one.last for one in several]
@@ -125,6 +126,13 @@ def _line(cell: Cell, number: Published, budget: str, records: Sequence[RunRecor
         commit=several[-1].commit,
         command=cell.command(budget, len(ours)),
     )
+
+
+def that_count(records: Sequence[RunRecord], measure: str = "") -> list[Measured]:
+    """What the runs measured; while a seed goes on, the finished ones count."""
+    several = [one for record in records if (one := measured(record, measure))]
+    finished = [one for one in several if one.epochs >= one.of_epochs]
+    return finished or several
 
 
 def _epochs(several: Sequence[Measured]) -> str:
@@ -156,11 +164,15 @@ def judged(lines: Sequence[Line]) -> list[Line]:
 def _verdict(line: Line, lines: Sequence[Line]) -> str:
     assert line.gap is not None
     number = Published(*_facts(line), line.published, line.published_std, line.origin, "")
-    if line.budget == "paper" and line.whole and abs(line.gap) <= number.band:
+    if not line.whole:
+        return f"not judged (unfinished, {line.epochs} epochs)"
+    if line.budget == "paper" and abs(line.gap) <= number.band:
         return "reproduced"
     pairs = [other for other in lines if _comparable(line, other)]
+    if not pairs and line.budget == "paper":
+        return "not reproduced"
     if not pairs:
-        return "not reproduced (nothing to compare it with under this budget)"
+        return "not judged (nothing to compare it with under this budget)"
     wrong = [other for other in pairs if (line.ours or 0) <= (other.ours or 0) if line.published > other.published]
     wrong += [other for other in pairs if (line.ours or 0) >= (other.ours or 0) if line.published < other.published]
     if not wrong:
@@ -184,7 +196,7 @@ def _comparable(line: Line, other: Line) -> bool:
     """Another method, or in Table 12 another setting, run in the same way, that the paper puts clearly elsewhere."""
     same_run = (line.table, line.dataset, line.budget) == (other.table, other.dataset, other.budget)
     column = lambda one: one.setting.partition(";")[0]
-    if not same_run or not other.budget or column(line) != column(other):
+    if not same_run or not other.budget or not other.whole or column(line) != column(other):
         return False
     if (line.method, line.setting) == (other.method, other.setting) or (
         "" not in (line.reading, other.reading) and (line.reading != other.reading)

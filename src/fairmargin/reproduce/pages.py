@@ -67,7 +67,7 @@ _ORDERINGS = (
     "With one seed, a point or two is noise."
 )
 _CURVES = "Test accuracy after each epoch, as far as they have got; `curves.json` has the numbers. Nothing was chosen by them."
-VERDICTS = ("reproduced", "trend reproduced", "not reproduced", "not run")
+VERDICTS = ("reproduced", "trend reproduced", "not reproduced", "not judged", "not run")
 _COLUMNS = (
     "data", "method", "FairKL", "setting", "published", "budget", "ours", "best epoch on test", "seeds", "epochs", "gap",
     "verdict", "how", "commit",

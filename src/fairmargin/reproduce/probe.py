@@ -35,7 +35,7 @@ def estimates(tasks: Sequence[Task], folder: Path) -> dict[Task, Estimate]:
         kind = (config.data.name, config.network.name, str(config.network.options), config.method.name)
         if kind not in rates:
             rates[kind] = _seconds_per_image(config)
-        real = task.cell.config(task.budget, task.seed)
+        real = task.cell.config(task.budget, task.seed, task.extra)
         whole = real.train.epochs * budgets.TRAINING_IMAGES[real.data.name]
         images = whole if real.train.steps is None else min(whole, real.train.steps * real.train.batch_size)
         found[task] = Estimate(images, images * rates[kind])
@@ -43,7 +43,7 @@ def estimates(tasks: Sequence[Task], folder: Path) -> dict[Task, Estimate]:
 
 
 def _config(task: Task, folder: Path) -> Config:
-    extra = standin_root(folder, task.cell.config(task.budget, task.seed).data.name)
+    extra = [*task.extra, *standin_root(folder, task.cell.config(task.budget, task.seed).data.name)]
     extra += beside(task.cell, extra)
     config = task.cell.config(task.budget, task.seed, extra)
     return configuration.override(config, ["train.precision=float32"])

@@ -12,8 +12,7 @@ from scipy.stats import t as student
 from fairmargin.record import RunRecord
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
-from fairmargin.reproduce.ledger import runs_of
-from fairmargin.reproduce.measures import measured
+from fairmargin.reproduce.ledger import runs_of, that_count
 from fairmargin.reproduce.pages import spread
 from fairmargin.reproduce.probe import Estimate
 
@@ -30,7 +29,7 @@ def table(shown: Sequence[Cell], out: Path, budget: str) -> Table:
         records = runs_of(cell, out, budget)
         for number in cell.published or (None,):
             measure = "" if number is None else number.measure
-            ours = [one.last for record in records if (one := measured(record, measure))]
+            ours = [one.last for one in that_count(records, measure)]
             std = statistics.stdev(ours) if len(ours) > 1 else None
             name = f"{cell.name}{f' {measure}' if measure else ''}"
             published = "–" if number is None else spread(number.mean, number.std)

@@ -1,0 +1,178 @@
+"""People's own images, all of which are the dataset "folder": no run is taken for one on other images."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from fairmargin.cli import app
+from fairmargin.record import RunRecord, source_hash
+from fairmargin.report.runs import parts_of, read_run
+
+QUICK = [
+    word
+    for change in (
+        "data.image_size=16", "network.name=simple-conv-3", "network.widths=[4]", "train.epochs=2", "train.batch_size=8",
+        "train.device=cpu", "evaluate.resamples=10",
+    )
+    for word in ("--set", change)
+]  # fmt: skip
+
+
+def table(file: Path, names: str = "cat,dog", shift: int = 0, bias: str = "", valid_bias: str | None = None) -> Path:
+    """24 pictures of two classes, 4 of them for validation and 8 for the test."""
+    rows = ["path,label,bias,split"]
+    folder = file.parent / f"{file.stem} pictures"
+    folder.mkdir()
+    for i in range(24):
+        Image.new("RGB", (16, 16), (10 * i, shift, 0)).save(folder / f"{i}.png")
+        split = "train" if i < 12 else "valid" if i < 16 else "test"
+        of = bias[i % len(bias)] if bias else ""
+        of = valid_bias if split == "valid" and valid_bias is not None else of
+        rows.append(f"{folder.name}/{i}.png,{names.split(',')[i % len(names.split(','))]},{of},{split}")
+    file.write_text("\n".join(rows))
+    return file
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def say(*words: str):
+    return CliRunner().invoke(app, [*words], env={"COLUMNS": "200"})
+
+
+def train(file: Path, *more: str):
+    return say("train", "--dataset", str(file), "--method", "ce", *QUICK, *more)
+
+
+def test_a_finished_run_is_not_shown_for_other_images(here):
+    a, b = table(here / "a.csv"), table(here / "b.csv", shift=99)
+    assert train(a).exit_code == 0
+    assert train(a).exit_code == 0  # shown again
+    other = train(b)
+    assert other.exit_code == 2
+    assert "holds a finished run on other images: " in other.output
+    a.write_text(a.read_text().replace("22.png,cat", "22.png,dog"))
+    assert train(a).exit_code == 2  # the same table, edited
+    assert train(b, "--out", "elsewhere").exit_code == 0
+
+
+def test_images_that_moved_are_the_same(here):
+    (here / "old").mkdir()
+    table(here / "old/a.csv")
+    assert train(here / "old/a.csv", "--out", "run").exit_code == 0
+    os.rename("old", "new")
+    again = train(here / "new/a.csv", "--out", "run")
+    assert again.exit_code == 0, again.output
+
+
+def test_an_interrupted_run_does_not_go_on_with_other_images(here, monkeypatch):
+    a, b = table(here / "a.csv"), table(here / "b.csv", shift=99)
+    out = ["--out", "run", "--set", "train.checkpoint_seconds=0"]
+    assert train(a, *out).exit_code == 0
+    (here / "run/result.json").unlink()  # as if killed before the end
+    other = train(b, *out)
+    assert other.exit_code == 2
+    assert "was begun on other data: its train and valid and test samples were others" in other.output
+    assert "a.csv" in (here / "run/config.toml").read_text()
+    assert train(a, *out).exit_code == 0
+
+
+def test_a_folder_of_images_is_told_by_names_and_sizes(here):
+    for name in ("train/cat/a.png", "train/dog/b.png"):
+        (here / name).parent.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(here / name)
+    before = source_hash(here / "train")
+    assert source_hash(here / "train") == before
+    Image.new("RGB", (8, 8)).save(here / "train/cat/c.png")
+    assert source_hash(here / "train") != before
+
+
+def test_trials_on_other_images_do_not_count(here):
+    pytest.importorskip("optuna")
+    a, b = table(here / "a.csv"), table(here / "b.csv", shift=99)
+    search = lambda file: say(
+        "tune", "--dataset", str(file), "--methods", "ce", "--trials", "1", "--seeds", "1", *QUICK
+    )
+    assert search(a).exit_code == 0
+    other = search(b)
+    assert other.exit_code == 2
+    assert "holds trials of another configuration: seeds 0; images " in other.output
+    head = (here / "runs/tune/folder/tuned.toml").read_text().partition("\n")[0]
+    assert head == f"# fairmargin compare runs/tune/folder/tuned.toml --dataset {a} --methods ce"
+
+
+def test_a_report_does_not_count_two_tables_as_two_seeds(here):
+    for name, seed in (("a", 0), ("b", 1)):
+        assert train(table(here / f"{name}.csv", shift=seed), "--seed", str(seed), "--out", name).exit_code == 0
+    sources = {RunRecord.read(here / name).environment["data"]["source"] for name in "ab"}
+    assert len(sources) == 2
+    assert len(parts_of([read_run(here / name) for name in "ab"])) == 2
+    assert say("report", "a", "b", "--out", "both.html").exit_code == 0
+
+
+@pytest.mark.parametrize(("bias", "valid_bias"), [("xyyx", ""), ("xy", None)])
+def test_tuning_chooses_by_what_the_validation_samples_have(here, bias, valid_bias):
+    pytest.importorskip("optuna")
+    file = table(here / "a.csv", bias=bias, valid_bias=valid_bias)
+    select = ["--set", "evaluate.select=conflicting"]
+    found = say("tune", "--dataset", str(file), "--methods", "ce", "--trials", "1", "--seeds", "1", *QUICK, *select)
+    assert found.exit_code == 0, found.output
+    assert "| ce | 1 | plain |" in (here / "runs/tune/folder/table.md").read_text()
+
+
+def test_evaluation_on_other_data_needs_the_same_classes_and_network(here):
+    a = table(here / "a.csv")
+    assert train(a, "--out", "run").exit_code == 0
+    same = say("evaluate", "run", "--set", f"data.root={table(here / 'same.csv', shift=50)}")
+    assert same.exit_code == 0, same.output
+    for number, names in enumerate(("bus,car", "ape,cat,dog")):
+        other = say("evaluate", "run", "--set", f"data.root={table(here / f'{number}.csv', names)}")
+        assert other.exit_code == 2
+        assert "was trained to tell cat, dog, and these data have the classes" in " ".join(other.output.split())
+    for change in ("network.name=resnet20", "method.name=supcon", "train.epochs=9"):
+        other = say("evaluate", "run", "--set", change)
+        assert other.exit_code == 2
+        assert "the weights were trained without it" in other.output
+
+
+def test_a_mistyped_path_is_no_unknown_dataset(here):
+    assert "there is no file or folder nothere.csv" in say("train", "--dataset", "nothere.csv").output
+    assert "did you mean 'biased-mnist'" in say("train", "--dataset", "biased-mnst").output
+
+
+def test_methods_and_seeds_count_once(here):
+    size = ["--set", "data.train=60", "--set", "data.test=30", "--set", 'evaluate.classifiers=["probe"]']
+    network = ["network.name=simple-conv-3", "network.widths=[4]", "train.epochs=1", "train.device=cpu"]
+    size += [word for change in network for word in ("--set", change)]
+    found = say("compare", "--dataset", "planted", "--methods", "ce, ce", "--seeds", "0,0", *size)
+    assert found.exit_code == 0, found.output
+    assert "linear probe" in found.output
+    (row,) = [line for line in (here / "runs/planted/table.md").read_text().splitlines() if line.startswith("| ce ")]
+    assert row.split("|")[-3].strip() == "1"
+    assert "±" not in row
+    for command in ("compare", "tune"):
+        empty = say(command, "--dataset", "planted", "--methods", ",")
+        assert empty.exit_code == 2
+        assert "--methods is empty" in empty.output
+
+
+def test_a_comparison_goes_on_without_methods_that_would_never_begin(here, monkeypatch):
+    from fairmargin.compare import compare
+    from fairmargin.config import load
+
+    size = ["data.train=60", "data.test=30", "network.widths=[4]", "train.epochs=2", "train.device=cpu"]
+    configs = [
+        load(dataset="planted", network="simple-conv-3", method=m, overrides=size) for m in ("learned-mixin", "ce")
+    ]
+    left_out, ran = compare(configs, here / "runs", go_on=True)
+    assert left_out.refused
+    assert "begins after the first method.pretrain_epochs=5 epochs" in left_out.failure
+    assert ran.result is not None
+    assert json.loads((here / "runs/ce/seed-0/result.json").read_text())["epochs"] == 2
