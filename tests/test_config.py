@@ -1,15 +1,17 @@
 import inspect
 import math
+import re
 import tomllib
 from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairmargin import config, toml_text
+from fairmargin import assemble, config, toml_text
 from fairmargin.builder_options import options_of
 from fairmargin.config import Config, ConfigError, DataConfig, load, load_resolved, override
 from fairmargin.data import DATASETS
@@ -574,3 +576,32 @@ class TestPage:
         assert blocks
         for block in blocks:
             load(written(tmp_path, block.split("```")[0]))
+
+
+class TestMethodTables:
+    """[methods."NAME"] of the user's own: applied, or refused; never passed over."""
+
+    def test_on_the_command_line(self):
+        changes = ["train.epochs=3", "methods.ce.train.epochs=7"]
+        assert load(dataset="planted", method="ce", overrides=changes).train.epochs == 7
+        assert load(dataset="planted", method="supcon", overrides=changes).train.epochs == 3
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ('[methods."cee".train]\nepochs = 4', 'unknown key "methods.cee"; did you mean "methods.ce"'),
+            ('[methods."supcon".train]\nepoch = 4', 'unknown key "methods.supcon.train.epoch"'),
+            ('[methods."supcon".method]\nepsilon = 4', 'unknown key "methods.supcon.method.epsilon"'),
+            ('[methods."supcon".train]\nepochs = 0', "methods.supcon.train.epochs must be"),
+        ],
+    )
+    def test_those_of_other_methods_are_checked_too(self, tmp_path, text, message):
+        (tmp_path / "mine.toml").write_text(text)
+        with pytest.raises(config.ConfigError, match=re.escape(message)):
+            load(tmp_path / "mine.toml", dataset="planted", method="ce")
+
+    def test_players_that_a_method_does_not_have(self):
+        chosen = load(dataset="planted", method="ce", overrides=["players.nobody.lr=0.5"])
+        data = assemble.data(chosen)
+        with pytest.raises(ValueError, match=r"players.nobody: ce has no such player, only main"):
+            assemble.training(chosen, assemble.method(chosen, data), data, torch.device("cpu"))

@@ -307,7 +307,9 @@ class EvaluateConfig(_Section):
     select: Accuracy = setting(
         "cell-mean", 'what "best on validation" compares; plain unless `data.bias` is "labels" and there are some'
     )
-    headline: Accuracy = setting("cell-mean", "the accuracy that tables show first; plain likewise")
+    headline: Accuracy = setting(
+        "cell-mean", "the accuracy that tables show first; plain where the data do not have it"
+    )
     similarities: Switch = setting(
         False, "record at every evaluation how similar test samples are that share label or bias (`docs/evaluation.md`)"
     )

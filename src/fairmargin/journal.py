@@ -207,9 +207,9 @@ class Journal:
         now.epoch, now.step = t.loader.epoch, t.step
         now.terms = {name: float(value) for name, value in t.method.terms.items()}
         now.pairs = None if t.method.pairs is None else t.method.pairs.tolist()
+        if log or not now.rate:
+            now.rate = self.images_since / max(time.monotonic() - self.logged, 1e-9)
         if log:
-            seconds = time.monotonic() - self.logged
-            now.rate = self.images_since / max(seconds, 1e-9)
             self.logged, self.images_since = time.monotonic(), 0
             self.folder.metrics.append(
                 {"event": "train", "epoch": now.epoch, "step": now.step, "lr": dict(t.rates), "terms": dict(now.terms)}

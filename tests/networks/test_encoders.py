@@ -183,3 +183,10 @@ def test_views_must_be_flattened():
     x = torch.zeros(2, 2, 3, 16, 16)
     with pytest.raises(ValueError, match=r"got \[2, 2, 3, 16, 16\].*images\.flatten\(0, 1\)"):
         BagNet18()(x)
+
+
+@pytest.mark.parametrize("name", ["simple-conv-7", "mlp", "resnet18"])
+@pytest.mark.parametrize("widths", [[], [4, 0]])
+def test_widths_that_make_no_network_are_refused(name, widths):
+    with pytest.raises(ValueError, match="widths must hold"):
+        build_encoder(name, widths=widths, **({"in_features": 4} if name == "mlp" else {}))

@@ -1,6 +1,6 @@
 """What every encoder is: images to features h by an average over the positions of its last maps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from torch import Tensor, nn
@@ -14,6 +14,12 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.T
 def activation(name: str) -> nn.Module:
     check_choice(name, "activation", ACTIVATIONS)
     return ACTIVATIONS[name]()
+
+
+def last_width(widths: Sequence[int]) -> int:
+    if not widths or min(widths) < 1:
+        raise ValueError(f"widths must hold at least one number, each above 0; got {list(widths)}")
+    return widths[-1]
 
 
 class Encoder(nn.Module):

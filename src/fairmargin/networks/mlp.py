@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from fairmargin.networks.encoder import Encoder, activation
+from fairmargin.networks.encoder import Encoder, activation, last_width
 
 
 class MLP(Encoder):
@@ -13,7 +13,7 @@ class MLP(Encoder):
     def __init__(
         self, in_features: int, widths: Sequence[int] = (100, 100, 16), *, last_activation: str = "relu"
     ) -> None:
-        super().__init__(dim=widths[-1])
+        super().__init__(dim=last_width(widths))
         self.in_features = in_features
         layers: list[nn.Module] = []
         for before, width in zip((in_features, *widths[:-1]), widths, strict=True):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairmargin.losses.inputs import check_choice
 from fairmargin.networks.convolution import BatchNorm2d, Conv2d
-from fairmargin.networks.encoder import Encoder, activation
+from fairmargin.networks.encoder import Encoder, activation, last_width
 
 
 class BasicBlock(nn.Module):
@@ -98,7 +98,9 @@ class ResNet(Encoder):
         last_activation: str = "relu",
         in_channels: int = 3,
     ) -> None:
-        super().__init__(dim=widths[-1] * block.expansion)
+        super().__init__(dim=last_width(widths) * block.expansion)
+        if len(widths) != len(depths):
+            raise ValueError(f"widths must hold {len(depths)} numbers, one for each stage; got {list(widths)}")
         check_choice(stem, "ResNet stem", ("imagenet", "cifar"))
         check_choice(shortcut, "ResNet shortcut", SHORTCUTS)
         channels = widths[0]

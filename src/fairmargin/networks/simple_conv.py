@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from fairmargin.networks.convolution import BatchNorm2d, Conv2d
-from fairmargin.networks.encoder import Encoder, activation
+from fairmargin.networks.encoder import Encoder, activation, last_width
 
 
 class SimpleConvNet(Encoder):
@@ -24,7 +24,7 @@ class SimpleConvNet(Encoder):
         stride: int = 1,
         widths: Sequence[int] = (16, 32, 64, 128),
     ) -> None:
-        super().__init__(dim=widths[-1])
+        super().__init__(dim=last_width(widths))
         self.stride, self.widths = stride, tuple(widths)
         inputs = (in_channels, *widths[:-1])
         strides = (stride, *[1] * (len(widths) - 1))
