@@ -176,3 +176,12 @@ def test_a_comparison_goes_on_without_methods_that_would_never_begin(here, monke
     assert "begins after the first method.pretrain_epochs=5 epochs" in left_out.failure
     assert ran.result is not None
     assert json.loads((here / "runs/ce/seed-0/result.json").read_text())["epochs"] == 2
+
+
+def test_without_test_samples_nothing_is_trained(here):
+    file = table(here / "a.csv")
+    file.write_text("\n".join(line for line in file.read_text().splitlines() if not line.endswith("test")))
+    none = train(file, "--set", "data.test_fraction=0.001")
+    assert none.exit_code == 2
+    assert "has no test samples here" in none.output
+    assert train(file, "--set", "data.test_fraction=0.25").exit_code == 0

@@ -17,6 +17,8 @@ from fairmargin import FairMarginProjector
 from fairmargin.losses import eps_supinfonce, fairkl
 from fairmargin.projector import _clusters, _whitening
 
+WORDS = np.array(["ant", "bee", "cow"])
+
 
 @pytest.mark.slow
 @parametrize_with_checks([FairMarginProjector(max_iter=3)])
@@ -173,6 +175,56 @@ def test_unknown_bias_is_left_out_of_fairkl_only(data):
     assert one == pytest.approx(other)
     assert FairMarginProjector(**settings).fit(z, y).bias_values_ is None
     assert FairMarginProjector(**settings).fit(z, y, np.where(b == 0, -1, b)).bias_values_.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        lambda b: np.where(b == 0, np.nan, b),
+        lambda b: np.where(b == 0, -1.0, b),
+        lambda b: np.where(b == 0, -1, b).astype(object),
+        lambda b: np.where(b == 0, None, b),
+        lambda b: np.where(b == 0, np.nan, b).astype(object),
+        lambda b: np.where(b == 0, None, WORDS[b]),
+        lambda b: np.where(b == 0, "", WORDS[b]),
+        lambda b: np.where(b == 0, "-1", WORDS[b]),
+        lambda b: np.where(b == 0, b"", WORDS[b].astype("S")),
+        lambda b: [float("nan") if one == 0 else str(WORDS[one]) for one in b],
+        lambda b: [None if one == 0 else int(one) for one in b],
+    ],
+    ids=["nan", "-1.0", "object -1", "object None", "object nan", "text None", "text", "-1 as text", "bytes", "list nan",
+         "list None"],
+)  # fmt: skip
+def test_unknown_is_unknown_in_every_kind_of_array(data, missing):
+    (z, y, b), _ = data
+    fitted = FairMarginProjector(max_iter=3, random_state=0).fit(z, y, missing(b))
+    assert len(fitted.bias_values_) == 2
+    told = FairMarginProjector(max_iter=3, random_state=0).fit(z, y, np.where(b == 0, -1, b))
+    assert np.array_equal(fitted.transform(z), told.transform(z))
+
+
+@pytest.mark.parametrize("kind", ["Int64", "string", "category"])
+def test_what_pandas_calls_missing_is_unknown(data, kind):
+    pandas = pytest.importorskip("pandas")
+    (z, y, b), _ = data
+    values = [None if one == 0 else int(one) if kind == "Int64" else str(one) for one in b]
+    fitted = FairMarginProjector(max_iter=1, random_state=0).fit(z, y, pandas.Series(values, dtype=kind))
+    assert [int(value) for value in fitted.bias_values_] == [1, 2]
+
+
+def test_numbers_and_texts_are_told_apart_as_texts(data):
+    (z, y, b), _ = data
+    mixed = np.where(b == 0, "none", b.astype(object))
+    assert FairMarginProjector(max_iter=1).fit(z, y, mixed).bias_values_.tolist() == ["1", "2", "none"]
+
+
+def test_without_a_known_bias_there_must_be_something_else_to_learn(data):
+    (z, y, b), _ = data
+    for bias in (None, np.full(len(y), -1), np.full(len(y), None)):
+        with pytest.raises(ValueError, match=r"alpha=0 leaves FairKL alone, .* none is known; give fit the bias"):
+            FairMarginProjector(alpha=0).fit(z, y, bias)
+    FairMarginProjector(alpha=0, max_iter=1).fit(z, y, b)
+    FairMarginProjector(alpha=0, max_iter=1, pseudo_bias=2).fit(z, y)
 
 
 def test_clusters_take_the_place_of_a_bias_nobody_wrote_down(data):

@@ -29,6 +29,7 @@ from fairmargin.losses.inputs import check_choice
 SAMPLINGS = ("group-balanced", "bias-aware", "shuffled")
 WIDEST = 128  # components, unless told
 UNKNOWN = -1
+SAYS_NOTHING = (UNKNOWN, "", "-1", b"", b"-1")  # values of a bias, beside None and NaN
 BLOCK = 20  # steps whose mean loss is compared with that of the steps before
 RANK = 1e-6  # variance, relative to the largest, below which a direction of float32 embeddings is rounding
 CONSTANT = 1e-7  # deviation/|mean| below which a feature varies by rounding only
@@ -122,7 +123,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Args:
             X: [N, D] embeddings; they are standardised first.
             y: [N] classes, of any kind.
-            bias: [N] values of the attribute that must not matter, of any kind; −1, or an empty text, is unknown.
+            bias: [N] values of the attribute that must not matter, of any kind; None, NaN, −1 and an empty text are unknown.
         """
         self._check()
         given: tuple[Float, NDArray[Any]] = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
@@ -140,6 +141,11 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.mean_, self.scale_ = _standard(x)
         x = (x - self.mean_) / self.scale_
         self.bias_values_, cue = self._bias(x, labels, bias, random)
+        if not self.alpha and (cue is None or (cue == UNKNOWN).all()):
+            raise ValueError(
+                "alpha=0 leaves FairKL alone, which needs bias values, and none is known; "
+                "give fit the bias of some samples, set pseudo_bias, or raise alpha"
+            )
         network = self._start(x, random)
         self._optimise(network, x, labels, cue, int(random.randint(2**31 - 1)))
         linear = [layer for layer in network if isinstance(layer, nn.Linear)]
@@ -194,13 +200,8 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     ) -> tuple[NDArray[Any] | None, NDArray[np.int64] | None]:
         """(values, position of each sample's value or −1); clusters of each class where there is no bias."""
         if bias is not None:
-            given = column_or_1d(bias, dtype=None)
-            check_consistent_length(x, given)
-            known = given != "" if given.dtype.kind in "UO" else given != UNKNOWN
-            values, place = np.unique(given[known], return_inverse=True)
-            cue = np.full(len(given), UNKNOWN)
-            cue[known] = place
-            return values, cue
+            check_consistent_length(x, bias)
+            return _coded(bias)
         return None, None if self.pseudo_bias is None else _clusters(x, labels, self.pseudo_bias, random)
 
     def _start(self, x: Float, random: np.random.RandomState) -> nn.Sequential:
@@ -267,6 +268,25 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return (
             bool(self.tol) and len(blocks) > patience and blocks[-patience:].min() > blocks[:-patience].min() - self.tol
         )
+
+
+def _coded(bias: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """(values, position of each sample's value or −1)."""
+    given = column_or_1d(bias, dtype=None)
+    objects = np.asarray(bias, dtype=object).ravel()  # where numpy has made no text of a NaN that stands beside texts
+    known = np.array([_is_known(value) for value in objects], bool)
+    try:
+        values, place = np.unique(given[known], return_inverse=True)
+    except TypeError:  # numbers and texts, which have no order
+        values, place = np.unique(given[known].astype(str), return_inverse=True)
+    cue = np.full(len(given), UNKNOWN)
+    cue[known] = place
+    return values, cue
+
+
+def _is_known(value: Any) -> bool:
+    equal = value == value  # which NaN is not, and pandas' NA does not say
+    return isinstance(equal, bool | np.bool_) and bool(equal) and value is not None and value not in SAYS_NOTHING
 
 
 def _standard(x: Float) -> tuple[Float, Float]:

@@ -25,6 +25,10 @@ def run(
             assemble.check_source(config, folder)
             return RunRecord.read(path)
         data = assemble.data(config)
+        if not len(data.test):
+            raise ValueError(
+                f"{config.data.name} has no test samples here, so nothing could be said of the result; add some"
+            )
         method = assemble.method(config, data)
         training = assemble.training(config, method, data, device)
         epochs, steps = config.train.epochs, config.train.steps

@@ -1,10 +1,13 @@
 import json
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fairmargin.audit.check import GAP, CannotCheckError, Limit, check, checks
+from fairmargin.batch import DataInfo
 from fairmargin.cli import app
+from fairmargin.evaluate import judge
 from tests.report.fake_runs import write_awkward_run, write_run, write_unfinished_run
 
 runner = CliRunner()
@@ -18,6 +21,9 @@ def run(tmp_path_factory):
     result["test"]["own"]["accuracy"]["worst-group"] = {"value": 0.8, "low": 0.7, "high": 0.9}
     result["test"]["own"]["equalised_odds_gap"] = 0.3
     result["test"]["probe"]["accuracy"]["worst-group"] = {"value": 0.5, "low": 0.4, "high": 0.6}
+    for judged in result["test"].values():
+        judged["groups"]["n"] = [[20] * 10] * 10
+        judged["warnings"] = []
     file.write_text(json.dumps(result), "utf-8")
     return folder
 
@@ -85,6 +91,76 @@ def test_without_bias_labels_it_says_what_cannot_be_checked(tmp_path):
     assert result.exit_code == 2
     assert "cannot check worst-group, equalised-odds gap: its test set has no bias labels" in result.output
     assert runner.invoke(app, ["check", str(folder), "--min-accuracy", "plain=0.1"]).exit_code == 0
+
+
+def write_grouped_run(folder, sizes, wrong):
+    """A run on cats and dogs by day and night; `wrong` are the (label, bias) groups without one right answer."""
+    write_run(folder, "ce", n=100)
+    info = DataInfo("pets", ("cat", "dog"), ("day", "night"), (3, 8, 8), torch.tensor([[95, 5], [5, 95]]))
+    cells = [(y, b) for y in range(2) for b in range(2) for _ in range(sizes[y][b])]
+    labels, bias = torch.tensor(cells).T
+    answers = torch.tensor([1 - y if (y, b) in wrong else y for y, b in cells])
+    judged = judge(5.0 * torch.nn.functional.one_hot(answers, 2), labels, bias, info, resamples=50)
+    result = json.loads((folder / "result.json").read_text("utf-8"))
+    (folder / "result.json").write_text(json.dumps(result | {"test": {"own": judged}}), "utf-8")
+    names = {"class_names": info.class_names, "bias_names": info.bias_names}
+    data = json.loads((folder / "data.json").read_text("utf-8"))
+    (folder / "data.json").write_text(json.dumps(data | names), "utf-8")
+    return folder
+
+
+CONFLICTING = ((0, 1), (1, 0))
+
+
+def test_groups_too_small_to_be_judged_do_not_pass(tmp_path):
+    run = write_grouped_run(tmp_path / "run", ((50, 9), (9, 50)), CONFLICTING)
+    command = ["check", str(run), "--min-worst-group", "0.8", "--lower-bound"]
+    result = runner.invoke(app, command)
+    assert result.exit_code == 2, result.output
+    assert "  warning: 2 of 4 groups have fewer than 10 test samples" in result.output
+    assert "UNSURE  lower end of worst-group: 1.000" in result.output
+    assert "2 groups have fewer than 10 test samples and cannot be judged" in result.output
+    assert "(label=cat, bias=night) 0 of 9 right, (label=dog, bias=day) 0 of 9 right" in result.output
+    assert "--ignore-small-groups" in result.output
+    (one,) = check(run, [Limit("worst-group", 0.8)])
+    assert one.unsure
+    assert not one.broken
+
+    allowed = runner.invoke(app, [*command, "--ignore-small-groups"])
+    assert allowed.exit_code == 0, allowed.output
+    assert "warning: 2 of 4 groups" in allowed.output
+    assert check(run, [Limit("worst-group", 0.8)], ignore_small_groups=True) == []
+
+
+def test_small_groups_matter_to_limits_on_groups_only(tmp_path):
+    run = write_grouped_run(tmp_path / "run", ((50, 12), (9, 50)), ((1, 0),))
+    found = checks(run, [Limit("worst-group", 0.8), Limit(GAP, 0.5), Limit("plain", 0.9), Limit("aligned", 1)])
+    assert [one.unsure for one in found] == [True, True, False, False]
+    assert "1 group has fewer than 10 test samples" in str(found[1])
+
+
+def test_a_limit_that_large_groups_break_is_broken(tmp_path):
+    run = write_grouped_run(tmp_path / "run", ((50, 12), (9, 50)), ((0, 1),))
+    result = runner.invoke(app, ["check", str(run), "--min-worst-group", "0.8"])
+    assert result.exit_code == 1, result.output
+    assert "BROKEN  worst-group: 0.000" in result.output
+
+
+def test_where_all_groups_are_small_the_worst_was_looked_for_among_all(tmp_path):
+    run = write_grouped_run(tmp_path / "run", ((9, 5), (5, 9)), ())
+    result = runner.invoke(app, ["check", str(run), "--min-worst-group", "0.8"])
+    assert result.exit_code == 0, result.output
+    assert "warning: no group has 10 test samples" in result.output
+    assert runner.invoke(app, ["check", str(run), "--min-worst-group", "0.8", "--lower-bound"]).exit_code == 1
+
+
+def test_what_cannot_be_checked_counts_before_what_is_broken(tmp_path):
+    write_grouped_run(tmp_path / "a", ((50, 9), (9, 50)), CONFLICTING)
+    write_grouped_run(tmp_path / "b", ((50, 12), (12, 50)), CONFLICTING)
+    result = runner.invoke(app, ["check", str(tmp_path), "--min-worst-group", "0.8"])
+    assert result.exit_code == 2, result.output
+    assert "UNSURE" in result.output
+    assert "BROKEN" in result.output
 
 
 def test_every_run_of_a_folder_is_checked(run, tmp_path):

@@ -8,6 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fairmargin.cli import app
+from tests.report.fake_runs import write_run
 
 runner = CliRunner()
 QUICK = ("--permutations", "199", "--samples", "500")
@@ -78,6 +79,105 @@ def test_a_manifest_with_its_other_columns(manifest, tmp_path):
     assert not names & {"label", "split", "file"}
     assert found["shortcuts"] == ["scanner"]
     assert any("patient" in said for said in found["left_out"])
+
+
+@pytest.fixture
+def unsplit(manifest):
+    """The same, and nobody says what is for the test."""
+    rows = [line.split(",") for line in manifest.read_text().splitlines()]
+    table = manifest.parent / "my.csv"
+    table.write_text("\n".join(",".join(cells[:2] + cells[3:4]) for cells in rows).replace("file", "path") + "\n")
+    return table
+
+
+def test_a_table_without_a_split_is_looked_at_whole(unsplit, tmp_path):
+    for name, more in (("data", ()), ("planted", ("--inject", "colour:0.95"))):
+        result = invoke(unsplit, "--permutations", 199, "--out", tmp_path / name, "--set", "data.image_size=8", *more)
+        assert result.exit_code == 0, result.output
+        found = json.loads((tmp_path / name / "audit.json").read_text("utf-8"))
+        assert found["settings"]["samples"] == 120
+        assert "scanner" in found["shortcuts"]
+        assert not any(one["name"] == "split" for one in found["attributes"])
+
+
+def test_what_is_held_out_is_not_looked_at(manifest, unsplit, tmp_path):
+    fractions = ("--set", "data.test_fraction=0.2", "--set", "data.valid_fraction=0.25")
+    for table, more, samples in ((unsplit, fractions, 72), (manifest, ("--set", "data.path_column=file"), 80)):
+        result = invoke(table, "--permutations", 199, "--out", tmp_path / "out", "--set", "data.image_size=8", *more)
+        assert result.exit_code == 0, result.output
+        assert json.loads((tmp_path / "out" / "audit.json").read_text("utf-8"))["settings"]["samples"] == samples
+
+
+def test_a_folder_of_classes_is_looked_at_whole(unsplit, tmp_path):
+    for name, label, _ in (line.split(",") for line in unsplit.read_text().splitlines()[1:]):
+        (tmp_path / "pictures" / label).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).rename(tmp_path / "pictures" / label / name)
+    result = invoke(tmp_path / "pictures", "--permutations", 199, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "out" / "audit.json").read_text("utf-8"))["settings"]["samples"] == 120
+
+
+def test_a_cure_is_tested_and_says_what_on(unsplit, tmp_path):
+    cure = (unsplit, "--inject", "colour:0.95", "--cure", "--permutations", 199, "--out", tmp_path / "out")
+    result = invoke(*cure)
+    assert result.exit_code == 2
+    assert "marks no usable test samples" in result.output
+    assert "--set data.test_fraction=0.2" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_cure_with_a_test_fraction(unsplit, tmp_path):
+    small = ("data.test_fraction=0.2", "data.image_size=16", "network.name=simple-conv-3", "train.epochs=1")
+    words = [word for change in small for word in ("--set", change)]
+    result = invoke(
+        unsplit, "--inject", "colour:0.95", "--cure", "--permutations", 199, "--out", tmp_path / "out", *words
+    )
+    assert result.exit_code == 0, result.output
+    assert "eps-supinfonce+fairkl: plain" in result.output
+
+
+def test_runs_of_one_name_keep_their_pages_apart(tmp_path, monkeypatch):
+    runs = [write_run(tmp_path / "work" / name / "ce" / "seed-0", "ce", n=100) for name in ("runsA", "runsB")]
+    (tmp_path / "work" / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for run in (*runs, "runsA/ce/../ce/seed-0"):
+        result = invoke(run)
+        assert result.exit_code == 0, result.output
+    assert {folder.name for folder in (tmp_path / "work/audit").iterdir()} == {"runsA-ce-seed-0", "runsB-ce-seed-0"}
+    monkeypatch.chdir(tmp_path / "work" / "elsewhere")
+    assert invoke("../runsA/ce/seed-0").exit_code == 0
+    (page,) = (tmp_path / "work/elsewhere/audit").iterdir()
+    assert page.name == "-".join(runs[0].parts[1:])
+    monkeypatch.chdir(runs[0])
+    assert invoke(".").exit_code == 0
+    assert (runs[0] / "audit" / "seed-0" / "audit.html").is_file()
+
+
+def test_files_of_one_name_keep_their_pages_apart(unsplit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    labels = np.arange(20) % 2
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "z.v1.npz", embeddings=np.eye(2)[labels], labels=labels, predicted=labels)
+        assert invoke(f"{name}/z.v1.npz").exit_code == 0
+    quick = ("--permutations", 199, "--set", "data.image_size=8")
+    assert invoke("my.csv", *quick).exit_code == 0
+    assert invoke("my.csv", *quick, "--inject", "colour:0.9").exit_code == 0
+    names = {folder.name for folder in (tmp_path / "audit").iterdir()}
+    assert names == {"a-z.v1", "b-z.v1", "my", "my-colour-0.9"}
+
+
+def test_too_few_samples_for_slices(tmp_path):
+    np.savez(tmp_path / "z.npz", embeddings=np.eye(3), labels=np.array([b"x", b"y", b"y"]))
+    result = invoke(tmp_path / "z.npz", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "There were too few samples to look for slices." in said
+    assert "warning: too few samples to look for slices in 2 classes (a class needs 40): x, y" in said
+    page = (tmp_path / "out" / "audit.html").read_text("utf-8")
+    assert "There were too few samples to look for slices in 2 classes (a class needs 40): x, y." in page
+    assert "No slice fails" not in said + page
 
 
 def test_embeddings(tmp_path):

@@ -200,6 +200,53 @@ def test_text_labels_and_positions_give_the_same(tmp_path):
     assert one.title == "Audit of x.npz"
 
 
+def test_bytes_are_the_text_they_spell(tmp_path):
+    given = biased(n=300)
+    words = np.array(["ant", "bée", "cow"])
+    text = given | {name: words[given[name]] for name in ("labels", "predicted", "bias")}
+    text["bias"][:50] = ""
+    encoded = {name: np.char.encode(text[name], "utf-8") for name in ("labels", "predicted", "bias")}
+    np.savez(tmp_path / "x.npz", **text | encoded)
+    assert audit_arrays(tmp_path / "x.npz").json == audit_arrays(text).json
+    named = given | {"class_names": np.char.encode(words, "utf-8"), "bias_names": np.char.encode(words, "utf-8")}
+    assert read(named).class_names == read(named).bias_names == ("ant", "bée", "cow")
+    digits = given | {"labels": given["labels"].astype("S1"), "bias": given["bias"].astype("S1")}
+    del digits["predicted"]
+    assert read(digits).class_names == ("0", "1", "2")
+
+
+def test_too_few_samples_for_slices_are_said_so():
+    tiny = audit_arrays({"embeddings": np.eye(3), "labels": np.array(["x", "y", "y"])})
+    assert "There were too few samples to look for slices." in tiny.verdict
+    assert "No slice" not in tiny.verdict
+    said = "too few samples to look for slices in 2 classes (a class needs 40): x, y"
+    assert said in tiny.warnings
+    assert tiny.sections[-1].lead == f"There were {said}."
+
+
+def test_classes_without_slices_are_named():
+    given = biased(n=300)
+    kept = (given["labels"] != 2) | (np.arange(300) < 100)  # 33 samples of the last class
+    given = {name: values[kept] for name, values in given.items()}
+    given["predicted"] = given["labels"]
+    found = audit_arrays(given)
+    assert "In the 2 of 3 classes with enough samples to look for slices, none fails" in found.verdict
+    said = "too few samples to look for slices in 1 class (a class needs 40): 2"
+    assert said in found.warnings
+    assert found.sections[-1].lead.endswith(f"Bias labels were not used. There were {said}.")
+    assert "No slice fails" in audit_arrays(biased(n=300, follows=0.0)).verdict  # with enough of every class
+
+
+def test_many_classes_without_slices_are_counted():
+    labels = np.arange(60) % 30
+    (said,) = [
+        warning
+        for warning in audit_arrays({"embeddings": np.eye(30)[labels], "labels": labels, "predicted": labels}).warnings
+        if "slices" in warning
+    ]
+    assert said.endswith("18, 19 and 10 more")
+
+
 def test_unknown_bias_counts_in_plain_only():
     given = biased(n=300)
     given["bias"] = np.where(np.arange(300) < 100, -1, given["bias"])
@@ -245,6 +292,7 @@ def test_a_misspelt_array_is_warned_about():
         ({"bias": np.full(300, -2)}, "−1 for unknown"),
         ({"counts": np.ones((2, 2), int)}, r"\[3 classes, 3 biases\]"),
         ({"labels": np.array([None] * 300)}, "Python objects"),
+        ({"labels": np.array([b"\xff"] * 300)}, "labels holds bytes that are not UTF-8 text"),
     ],
 )
 def test_wrong_arrays_are_said_so(change, said):

@@ -404,6 +404,17 @@ def test_marked_splits_stay_as_marked(tmp_path):
         build(manifest, test_fraction=0.2)
 
 
+def test_where_no_test_is_needed_there_may_be_none(tmp_path):
+    manifest = small(tmp_path)
+    with pytest.raises(ValueError, match=r"marks no usable test samples.*--set data\.test_fraction=0\.2"):
+        build(manifest)
+    whole = build(manifest, test_needed=False, valid_fraction=0)
+    assert (len(whole.train), len(whole.valid), len(whole.test)) == (40, 0, 0)
+    assert len(build(manifest, test_needed=False, **FRACTIONS).test) == 8
+    with pytest.raises(ValueError, match="marks no usable test samples"):
+        build(manifest, test_fraction=0)
+
+
 def test_large_sets_stay_in_files_with_the_same_pixels(tmp_path):
     manifest = small(tmp_path)
     kept, filed = (

@@ -38,11 +38,11 @@ class Arrays:
 def read(source: Path | str | Mapping[str, Any]) -> Arrays:
     """Checked arrays.
 
-    Labels and bias may be text. Integers are positions in `class_names` and `bias_names` where those are given;
+    Labels and bias may be text, also as bytes. Integers are positions in `class_names` and `bias_names` where those are given;
     without, each value that occurs is a class, and named by itself.
     """
     given, said = (dict(source), "the arrays") if isinstance(source, Mapping) else (_load(Path(source)), str(source))
-    given = {key: np.asarray(value) for key, value in given.items()}
+    given = {key: _text(key, np.asarray(value)) for key, value in given.items()}
     if objects := [key for key, value in given.items() if value.dtype.hasobject]:
         raise ValueError(f"{said}: {objects[0]} holds Python objects; give numbers, or text as dtype=str")
     warnings = _ignored(given)
@@ -83,6 +83,18 @@ def _load(path: Path) -> dict[str, Values]:
         raise ValueError(
             f"{path} cannot be read as an .npz of plain arrays ({error}); "
             "write it with numpy.savez(path, embeddings=…, labels=…), text as dtype=str"
+        ) from error
+
+
+def _text(key: str, values: Values) -> Values:
+    """Bytes as the text they spell."""
+    if values.dtype.kind != "S":
+        return values
+    try:
+        return np.char.decode(values, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{key} holds bytes that are not UTF-8 text ({error.reason}); give text as dtype=str"
         ) from error
 
 
@@ -162,7 +174,7 @@ def _classes(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, tuple[str, ...]]:
     """Labels and answers as positions in the classes' names."""
     if logits is not None:
-        if labels.dtype.kind in "US" and names is None:
+        if labels.dtype.kind == "U" and names is None:
             raise ValueError("labels are text and logits are columns; give class_names in the columns' order")
         names = names or tuple(map(str, range(logits.shape[1])))
         if len(names) != logits.shape[1]:
@@ -192,7 +204,7 @@ def _coded(values: Values, among: Values) -> NDArray[np.int64]:
 
 def _positions(values: Values, names: tuple[str, ...], name: str, names_key: str) -> NDArray[np.int64]:
     """Positions in `names`; −1 for −1 or an empty text."""
-    if values.dtype.kind in "US":
+    if values.dtype.kind == "U":
         if missing := set(map(str, np.unique(values[_known(values)]))) - set(names):
             raise ValueError(f"{name} holds {sorted(missing)[0]!r}, which is not in {names_key}: {', '.join(names)}")
         place = {word: k for k, word in enumerate(names)}

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import typer
 
 GAP = "equalised-odds gap"
-BROKEN, WRONG_INPUT = 1, 2  # exit codes
+OF_LARGE_GROUPS = ("worst-group", GAP)  # measured over groups with enough test samples
+BROKEN, UNCHECKED = 1, 2  # exit codes
+NAMED = 5  # small groups, the weakest first
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,18 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class SmallGroup:
+    """A group with too few test samples to be judged."""
+
+    name: str
+    n: int
+    correct: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.correct} of {self.n} right"
+
+
+@dataclass(frozen=True)
 class Check:
     """A limit and what was measured."""
 
@@ -44,6 +58,7 @@ class Check:
     low: float | None  # ends of the 95 % interval; None where none was recorded
     high: float | None
     lower_bound: bool  # the pessimistic end was compared, not the value
+    unjudged: tuple[SmallGroup, ...] = ()  # what was measured is silent about these
 
     @property
     def compared(self) -> float:
@@ -51,8 +66,17 @@ class Check:
         return end if self.lower_bound and end is not None else self.value
 
     @property
+    def broken(self) -> bool:
+        return self.compared > self.limit.bound if self.limit.at_most else self.compared < self.limit.bound
+
+    @property
+    def unsure(self) -> bool:
+        """It holds as far as was measured, which is not far enough."""
+        return not self.broken and bool(self.unjudged)
+
+    @property
     def holds(self) -> bool:
-        return self.compared <= self.limit.bound if self.limit.at_most else self.compared >= self.limit.bound
+        return not self.broken and not self.unjudged
 
     def __str__(self) -> str:
         interval = "no interval" if self.low is None or self.high is None else f"{self.low:.3f}–{self.high:.3f}"
@@ -62,58 +86,120 @@ class Check:
         what = self.limit.name
         if self.lower_bound and self.low is not None:
             what = f"lower end of {what}"
-        return f"{'holds ' if self.holds else 'BROKEN'}  {what}: {self.value:.3f} ({interval}), {wanted} wanted"
+        state = "BROKEN" if self.broken else "UNSURE" if self.unsure else "holds "
+        doubt = f"; {self._doubt()}" if self.unsure else ""
+        return f"{state}  {what}: {self.value:.3f} ({interval}), {wanted} wanted{doubt}"
+
+    def _doubt(self) -> str:
+        from fairmargin.evaluate.accuracy import LEAST
+
+        number = len(self.unjudged)
+        weakest = sorted(self.unjudged, key=lambda group: group.correct / group.n)[:NAMED]
+        rest = f", and {number - NAMED} more" if number > NAMED else ""
+        return (
+            f"{number} {'group has' if number == 1 else 'groups have'} fewer than {LEAST} test samples and cannot be judged: "
+            f"{', '.join(map(str, weakest))}{rest}. Test more samples of them, or allow this with --ignore-small-groups"
+        )
 
 
 class CannotCheckError(ValueError):
     """A limit asks for something that the run does not have."""
 
 
-def checks(run: Path, limits: Sequence[Limit], *, classifier: str = "own", lower_bound: bool = False) -> list[Check]:
+def checks(
+    run: Path,
+    limits: Sequence[Limit],
+    *,
+    classifier: str = "own",
+    lower_bound: bool = False,
+    ignore_small_groups: bool = False,
+) -> list[Check]:
     """Each limit beside what the run's result has.
 
     Args:
         run: the folder of a finished run.
         classifier: "own", "probe" or "knn", as far as the run evaluated them.
         lower_bound: compare the lower end of an accuracy's 95 % interval instead of the value. The gap has no interval.
+        ignore_small_groups: let worst-group accuracy and gap hold although groups with few test samples are not in them.
     """
-    from fairmargin.record import RunRecord
+    return _Judged.read(run, classifier).checks(limits, lower_bound, ignore_small_groups)
 
-    result = RunRecord.read(run).result
-    if result is None:
-        raise CannotCheckError(f"{run} is not finished; continue it: fairmargin train --resume {run}")
-    if classifier not in result["test"]:
-        raise CannotCheckError(
-            f"{run} has no classifier {classifier!r}; it evaluated {', '.join(map(repr, result['test']))}"
+
+def check(
+    run: Path,
+    limits: Sequence[Limit],
+    *,
+    classifier: str = "own",
+    lower_bound: bool = False,
+    ignore_small_groups: bool = False,
+) -> list[Check]:
+    """The limits that the run breaks, or may break in groups too small to tell; none is what one hopes for."""
+    found = checks(run, limits, classifier=classifier, lower_bound=lower_bound, ignore_small_groups=ignore_small_groups)
+    return [one for one in found if not one.holds]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What a run says of one classifier on its test set."""
+
+    run: Path
+    result: dict[str, Any]  # of `evaluate.judge`
+    data: dict[str, Any]  # the run's data.json
+
+    @staticmethod
+    def read(run: Path, classifier: str) -> "_Judged":
+        from fairmargin.record import RunRecord
+
+        record = RunRecord.read(run)
+        if record.result is None:
+            raise CannotCheckError(f"{run} is not finished; continue it: fairmargin train --resume {run}")
+        test = record.result["test"]
+        if classifier not in test:
+            raise CannotCheckError(f"{run} has no classifier {classifier!r}; it evaluated {', '.join(map(repr, test))}")
+        return _Judged(run, test[classifier], record.data)
+
+    def checks(self, limits: Sequence[Limit], lower_bound: bool, ignore_small_groups: bool) -> list[Check]:
+        found = {limit.name: self._measured(limit.name) for limit in limits}
+        if missing := [name for name, at in found.items() if at is None]:
+            why = (
+                "its test set has no bias labels"
+                if self.result["groups"] is None
+                else "its test set has no samples that say anything about it"
+            )
+            raise CannotCheckError(
+                f"{self.run}: cannot check {', '.join(missing)}: {why}; it has {', '.join(self.result['accuracy'])}"
+            )
+        small = () if ignore_small_groups else self._small_groups()
+        unjudged = dict.fromkeys(OF_LARGE_GROUPS, small)
+        return [
+            Check(limit, at["value"], at.get("low"), at.get("high"), lower_bound, unjudged.get(limit.name, ()))
+            for limit in limits
+            if (at := found[limit.name]) is not None
+        ]
+
+    def _measured(self, name: str) -> dict[str, Any] | None:
+        if name != GAP:
+            at: dict[str, Any] | None = self.result["accuracy"].get(name)
+            return at
+        gap = self.result["equalised_odds_gap"]
+        return None if gap is None else {"value": gap}
+
+    def _small_groups(self) -> tuple[SmallGroup, ...]:
+        """Groups among which the worst one was not looked for; none where all are small, because there it was."""
+        from fairmargin.evaluate.accuracy import LEAST
+
+        groups = self.result["groups"]
+        if groups is None or not any(n >= LEAST for row in groups["n"] for n in row):
+            return ()
+        return tuple(
+            SmallGroup(f"(label={self._name('class_names', y)}, bias={self._name('bias_names', b)})", n, correct)
+            for y, (sizes, right) in enumerate(zip(groups["n"], groups["correct"], strict=True))
+            for b, (n, correct) in enumerate(zip(sizes, right, strict=True))
+            if 0 < n < LEAST
         )
-    judged = result["test"][classifier]
-    found = {limit.name: _measured(judged, limit.name) for limit in limits}
-    if missing := [name for name, at in found.items() if at is None]:
-        why = (
-            "its test set has no bias labels"
-            if judged["groups"] is None
-            else "its test set has no samples that say anything about it"
-        )
-        raise CannotCheckError(
-            f"{run}: cannot check {', '.join(missing)}: {why}; it has {', '.join(judged['accuracy'])}"
-        )
-    return [
-        Check(limit, at["value"], at.get("low"), at.get("high"), lower_bound)
-        for limit in limits
-        if (at := found[limit.name]) is not None
-    ]
 
-
-def check(run: Path, limits: Sequence[Limit], *, classifier: str = "own", lower_bound: bool = False) -> list[Check]:
-    """The limits that the run breaks; none is what one hopes for."""
-    return [one for one in checks(run, limits, classifier=classifier, lower_bound=lower_bound) if not one.holds]
-
-
-def _measured(judged: dict[str, Any], name: str) -> dict[str, Any] | None:
-    if name != GAP:
-        at: dict[str, Any] | None = judged["accuracy"].get(name)
-        return at
-    return None if judged["equalised_odds_gap"] is None else {"value": judged["equalised_odds_gap"]}
+    def _name(self, key: str, position: int) -> str:
+        return str(self.data[key][position]) if self.data.get(key) else str(position)
 
 
 def command(
@@ -128,8 +214,19 @@ def command(
     lower_bound: Annotated[
         bool, typer.Option("--lower-bound", help="Compare the lower end of each 95 % interval, not the value.")
     ] = False,
+    ignore_small_groups: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-small-groups",
+            help="Let worst-group accuracy and gap hold although groups with fewer than 10 test samples are not in them.",
+        ),
+    ] = False,
 ) -> None:
-    """Compare runs with limits: exit code 0 if all hold, 1 if one is broken, 2 if one cannot be checked."""
+    """Compare runs with limits: exit code 0 if all hold, 1 if one is broken, 2 if one cannot be checked.
+
+    Groups with fewer than 10 test samples are in neither worst-group accuracy nor gap.
+    If there are some, a limit on these that is not broken cannot be checked, unless you --ignore-small-groups.
+    """
     from fairmargin.record import find_runs
 
     try:
@@ -139,20 +236,22 @@ def command(
             raise ValueError(f"no run in {', '.join(map(str, runs))}; give folders that fairmargin train wrote")
     except (OSError, ValueError) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(WRONG_INPUT) from error
+        raise typer.Exit(UNCHECKED) from error
     code = 0
     for folder in folders:
         try:
-            found = checks(folder, limits, classifier=classifier, lower_bound=lower_bound)
+            judged = _Judged.read(folder, classifier)
+            found = judged.checks(limits, lower_bound, ignore_small_groups)
         except (OSError, ValueError) as error:
             typer.echo(str(error), err=True)
-            code = WRONG_INPUT
+            code = UNCHECKED
             continue
         typer.echo(f"{folder}")
+        for warning in judged.result["warnings"]:
+            typer.echo(f"  warning: {warning}")
         for one in found:
             typer.echo(f"  {one}")
-        if code == 0 and not all(one.holds for one in found):
-            code = BROKEN
+        code = max(code, *(UNCHECKED if one.unsure else BROKEN if one.broken else 0 for one in found))
     raise typer.Exit(code)
 
 

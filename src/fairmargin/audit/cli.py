@@ -1,5 +1,6 @@
 """`fairmargin audit`: what gives the label away, in data before training or in a model after it."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -38,7 +39,12 @@ def audit(
     cure: Annotated[
         bool, typer.Option("--cure", help="Also train ce and eps-supinfonce+fairkl on the planted shortcut.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the page; audit/NAME by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the page; audit/NAME by default, with the dataset's name or the path in one word."
+        ),
+    ] = None,
     permutations: Annotated[int, typer.Option(help="Of the labels, for the p-values.")] = 999,
     alpha: Annotated[
         float | None, typer.Option(help="Level of the corrected p-values; 0.01 for data, 0.05 for a model.")
@@ -78,14 +84,15 @@ def audit(
         with _shown_progress() as progress:
             if of_model:
                 found = _of_model(path, alpha, seed, progress)
-                name = path.stem if path.is_file() else "-".join(path.resolve().parts[-2:])  # METHOD-seed-SEED
+                name = _in_one_word(path)
             else:
-                config_of = partial(_configuration, target, config, seed, inject, changes or [])
-                data = assemble.data(config_of(None))
-                name = data.info.name + (f"-{inject.replace(':', '-')}" if inject else "")
-                found = _of_data(
-                    data, _columns(config_of(None), data), permutations, alpha, strength, samples, seed, progress
-                )
+                config_of = partial(_configuration, target, config, seed, inject, cure, changes or [])
+                chosen = config_of(None)
+                data = assemble.data(chosen)
+                root = chosen.data.root if chosen.data.name == "folder" else None
+                name = data.info.name if root is None else _in_one_word(root)
+                name += f"-{inject.replace(':', '-')}" if inject else ""
+                found = _of_data(data, _columns(chosen, data), permutations, alpha, strength, samples, seed, progress)
                 found = _cured(found, config_of, data, samples, seed, progress) if cure else found
         page, numbers = write(found, out or Path("audit") / name)
         _say(found)
@@ -101,14 +108,25 @@ def _of_model(path: Path, alpha: float | None, seed: int, progress: "Report") ->
     return look(path, alpha=0.05 if alpha is None else alpha, seed=seed, progress=progress)
 
 
+def _in_one_word(path: Path) -> str:
+    """The whole path, from the working folder if it lies inside, so that runs of one name keep their pages apart."""
+    path, here = Path(os.path.abspath(path)), Path.cwd()
+    path = path.with_suffix("") if path.is_file() else path
+    inside = path.relative_to(here if path.is_relative_to(here) else path.anchor)
+    return "-".join(inside.parts) or path.name
+
+
 def _configuration(
-    target: str, file: Path | None, seed: int, inject: str | None, changes: list[str], method: str | None
+    target: str, file: Path | None, seed: int, inject: str | None, cure: bool, changes: list[str], method: str | None
 ) -> "Config":
     from fairmargin import config as configuration
 
     config = configuration.load(file, dataset=target, method=method, seed=seed, overrides=changes)
-    if config.data.name == "folder" and "memory_limit" not in config.data.options:
-        config = configuration.override(config, ["data.memory_limit=0"])  # files stay files, which say more
+    if config.data.name == "folder":
+        # Files stay files, which say more, and an audit needs nothing held out; only a cure is tested.
+        wanted = {"memory_limit": "0", "valid_fraction": "0"} | ({} if cure else {"test_needed": "false"})
+        missing = [f"data.{key}={value}" for key, value in wanted.items() if key not in config.data.options]
+        config = configuration.override(config, missing)
     if inject is None:
         return config
     if config.data.inject is not None:

@@ -124,9 +124,8 @@ def _audit(
         seed=seed,
         progress=progress,
     )
-    if left_out := [arrays.class_names[y] for y in slices.left_out]:
-        few = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")
-        warnings.append(f"too few samples to look for slices in {len(left_out)} classes: {few}")
+    if slices.left_out:
+        warnings.append(model_page.without_slices([arrays.class_names[y] for y in slices.left_out]))
     measured = {
         **facts,
         "n": len(arrays),

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from fairmargin.audit.section import Figure, Section, Table
+from fairmargin.audit.slices import SMALLEST
 from fairmargin.evaluate.accuracy import LEAST, aligned_cells
 from fairmargin.evaluate.similarity import SETS
 from fairmargin.report import figures
@@ -16,6 +17,7 @@ from fairmargin.report import figures
 SHOWN = 8  # pictures of a slice
 STRIPS = 6  # slices that are shown in pictures
 WORST = 10  # groups in the table
+NAMED = 20  # classes without slices; audit.json has all
 MOST_ROWS = 40  # of a heat map
 LEGIBLE, FAINT = 0.5, 0.1  # of the way from chance to certainty that a probe of the bias gets
 PAIRS = {
@@ -63,10 +65,31 @@ def verdict(found: Json) -> str:
     if readable is not None:
         how = "can be" if readable >= LEGIBLE else "can partly be" if readable > FAINT else "can hardly be"
         said.append(f"Inside a class the bias {how} read off the embedding.")
-    number = len(found["slices"]["found"])
+    return " ".join([*said, _slices_verdict(found)])
+
+
+def _slices_verdict(found: Json) -> str:
+    number, left_out = len(found["slices"]["found"]), len(found["slices"]["left_out"])
+    if not (looked_at := _looked_at(found)):
+        return "There were too few samples to look for slices."
+    if left_out and not number:
+        where = f"In the {looked_at} of {looked_at + left_out} classes with enough samples to look for slices"
+        return f"{where}, none fails more often than the rest of its class."
     how_many = {0: "No slice fails", 1: "1 slice fails"}.get(number, f"{number} slices fail")
-    said.append(f"{how_many} more often than the rest of {'their' if number > 1 else 'its'} class.")
-    return " ".join(said)
+    return f"{how_many} more often than the rest of {'their' if number > 1 else 'its'} class."
+
+
+def _looked_at(found: Json) -> int:
+    """Classes in which slices were looked for."""
+    return sum(n > 0 for n in found["by_class"]["n"]) - len(found["slices"]["left_out"])
+
+
+def without_slices(classes: Sequence[str]) -> str:
+    """Which classes had too few samples to look for slices in."""
+    number = len(classes)
+    named = ", ".join(classes[:NAMED]) + (f" and {number - NAMED} more" if number > NAMED else "")
+    what = f"{number} {'class' if number == 1 else 'classes'}"
+    return f"too few samples to look for slices in {what} (a class needs {SMALLEST}): {named}"
 
 
 def sections(found: Json, samples: Samples) -> list[Section]:
@@ -298,6 +321,9 @@ def _slices(found: Json, samples: Samples) -> Section:
         f"{slices['tested']} {'was' if slices['tested'] == 1 else 'were'} tested; reported are those that are still worse "
         f"than the rest of their class there, at a corrected level of {slices['alpha']:g}. Bias labels were not used."
     )
+    if slices["left_out"]:
+        few = f"There were {without_slices(slices['left_out'])}."
+        lead = f"{lead} {few}" if _looked_at(found) else few
     rows = [
         (
             f"{k}. {names[one['class']]}",

@@ -21,6 +21,7 @@ from fairmargin.evaluate.accuracy import wilson
 
 CHOICES = (2, 4, 8, 16)  # clusters of a class
 LEAST = 10  # samples of a slice in each half, without which its error rate is hardly a number
+SMALLEST = 4 * LEAST  # samples of a class that is looked at: a slice and a rest in each half
 MARGIN = 0.05  # by which a slice's error rate exceeds that of the rest; less may be significant and still not matter
 PROMISING = 0.1  # p on the first half below which a cluster is proposed
 WIDTH = 32  # directions of largest spread inside the classes, in which clusters are looked for

@@ -118,6 +118,7 @@ def build(
     bias_level: bool = False,
     valid_fraction: float = 0.1,
     test_fraction: float | None = None,
+    test_needed: bool = True,
     seed: int = 0,
     check_files: str = "decode",
     skip_bad: bool = False,
@@ -131,6 +132,7 @@ def build(
         base: the folder that a manifest's paths start from, and may not leave; its own if not given.
         valid_fraction: of every (label, bias) cell of the training samples, when none are marked as validation.
         test_fraction: the same for the test split, needed when none are marked as test. Drawn first, whatever the seed.
+        test_needed: False takes samples of which none are for the test as they are: for an audit. Training needs some.
         seed: of the validation split.
         memory_limit: bytes; smaller sets are decoded once and kept in memory (so `check_files` has no say).
     """
@@ -142,11 +144,12 @@ def build(
         drafts = _folder_drafts(path, bias_level)
     else:
         drafts = _manifest_drafts(path, path_column, label_column, bias_columns, split_column, base)
-    _check_test(path, any(draft.sample.split == "test" for draft in drafts), test_fraction)  # before hours of decoding
+    marked = any(draft.sample.split == "test" for draft in drafts)
+    _check_test(path, marked, test_fraction, test_needed)  # before hours of decoding
     in_memory = len(drafts) * math.prod(decoder.shape) <= memory_limit
     look = partial(_look, check=check_files, decoder=decoder if in_memory else None)
     manifest, decoded = _check(drafts, path, look, skip_bad, workers)
-    _check_test(path, any(sample.split == "test" for sample in manifest.samples), test_fraction)
+    _check_test(path, any(sample.split == "test" for sample in manifest.samples), test_fraction, test_needed)
 
     labels, bias = _encode(manifest)
     where, notes = _divide(manifest, labels, bias, valid_fraction, test_fraction, seed)
@@ -330,12 +333,13 @@ def _check(
     return Manifest(samples, classes, bias_names, problems, warnings), pixels
 
 
-def _check_test(path: Path, marked: bool, fraction: float | None) -> None:
+def _check_test(path: Path, marked: bool, fraction: float | None, needed: bool) -> None:
     if marked and fraction is not None:
         raise ValueError(f"{path} marks its test samples; leave test_fraction={fraction} out")
-    if not marked and not fraction:
+    if needed and not marked and not fraction:
         raise ValueError(
-            f"{path} marks no usable test samples; mark some, or give test_fraction (0.2: hold out a fifth)"
+            f"{path} marks no usable test samples; mark some, or give test_fraction (0.2: hold out a fifth), "
+            'on the command line with --set data.test_fraction=0.2 ("data show": --test-fraction 0.2)'
         )
 
 
