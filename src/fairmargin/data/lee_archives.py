@@ -1,6 +1,6 @@
 """Three more archives of Lee et al., in the layout of `align_conflict`: cmnist (NeurIPS 2021), Dogs & Cats and BAR (AAAI 2023).
 
-Note: BAR comes from Nam et al. (NeurIPS 2020); who else has the colour of Dogs & Cats is Kim et al. (CVPR 2019).
+The images of BAR are those of Nam et al. (NeurIPS 2020); Kim et al. (CVPR 2019) had the idea of Dogs & Cats.
 """
 
 from functools import partial
@@ -11,7 +11,7 @@ from fairmargin.data.biased_mnist import DIGITS
 from fairmargin.data.split import Data
 from fairmargin.data.views import CIFAR10, HALF, crop_flip, plain
 
-ACTIONS = ("climbing", "diving", "fishing", "vaulting", "racing", "throwing")
+ACTIONS = ("climbing", "diving", "fishing", "pole vaulting", "racing", "throwing")
 PLACES = ("rock wall", "underwater", "water surface", "sky", "paved track", "playing field")
 SIZE = 224
 _photographs = partial(
@@ -56,7 +56,7 @@ def build_bar(
     """Six actions, each tied to a place (Biased Action Recognition), under `<root>/bar`.
 
     Note: nobody wrote down where a conflicting training image was taken. As in the public code it gets the place of the
-    next action, so that it conflicts; which of the other five places it is cannot be learnt from.
+    next action: that it conflicts is true, where it was is not known. The actions are numbered by their alphabet.
 
     Args:
         ratio: per cent of conflicting training images: 1 or 5.
