@@ -124,6 +124,21 @@ def test_two_processes_may_make_the_same_one(tmp_path, monkeypatch):
     assert len(build("cifar100", tmp_path / "data").test) == 100
 
 
+def test_another_process_may_mark_the_root_at_the_same_moment(tmp_path, monkeypatch):
+    """Between the look for the mark and the look for anything else."""
+    listed = Path.iterdir
+
+    def while_it_looks(folder):
+        if folder == tmp_path:
+            (tmp_path / standin.STANDIN).write_text(standin.MARK)
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", while_it_looks)
+    standin.make(tmp_path, "cifar100")
+    monkeypatch.undo()
+    assert len(build("cifar100", tmp_path).test) == 100
+
+
 def test_it_is_not_made_beside_real_data(tmp_path):
     (tmp_path / "mnist").mkdir()
     with pytest.raises(

@@ -61,14 +61,16 @@ def make(root: Path, dataset: str) -> None:
 def _claim(root: Path) -> None:
     """Mark the root before anything is drawn; stand-ins and real data are never mixed."""
     root.mkdir(parents=True, exist_ok=True)
-    if (root / STANDIN).is_file():
+    mark = root / STANDIN
+    if mark.is_file():
         return
-    if there := sorted(entry.name for entry in root.iterdir()):
+    there = sorted(entry.name for entry in root.iterdir())
+    if there and not mark.is_file():  # which another process may have made since, before anything else
         raise ValueError(
             f"{root} holds {', '.join(there[:3])}{' …' if len(there) > 3 else ''} and is not marked as stand-in data; "
             "name a folder that is empty or does not exist yet"
         )
-    (root / STANDIN).write_text(MARK)
+    mark.write_text(MARK)
 
 
 def pictures(classes: np.ndarray, tints: np.ndarray, side: int, seed: int) -> np.ndarray:
