@@ -1,7 +1,7 @@
 """The archive layout of Lee et al. (NeurIPS 2021), shared by corrupted CIFAR-10, coloured MNIST, bFFHQ, Dogs & Cats and BAR:
 
     <folder>/<ratio>/align/<class>/*     <folder>/<ratio>/conflict/<class>/*     training images
-    <folder>/train/align/<class>/*       <folder>/train/conflict/<ratio>/<class>/*   or so, in BAR
+    <folder>/train/align/<class>/*       <folder>/train/conflict/<ratio>/<class>/*   the same in BAR
     <folder>/test/<class>/*  or  <folder>/test/*
     <folder>/<ratio>/valid   or  <folder>/valid, likewise in class folders or flat
 

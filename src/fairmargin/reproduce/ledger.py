@@ -231,4 +231,4 @@ def text(lines: Sequence[Line]) -> str:
     return file.getvalue()
 
 
-__all__ = ["KEPT", "Line", "collect", "judged", "merged", "read", "runs_as_planned", "runs_of", "text"]
+__all__ = ["KEPT", "Line", "collect", "judged", "merged", "read", "runs_as_planned", "runs_of", "text", "that_count"]
