@@ -141,3 +141,34 @@ def test_equal_bias_features_conflict_with_nobody_whatever_the_last_bit(seed):
         assert found.value == 0
         assert found.dropped
         assert found.pairs.tolist() == [60, 0]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, y: losses.generalized_cross_entropy(x, y),
+        lambda x, y: losses.bias_balanced_cross_entropy(x, y, y, torch.full((2, 3), 1 / 3)),
+        lambda x, y: losses.l_softmax(x, torch.ones(3, 3), y),
+        lambda x, y: losses.large_margin(x @ torch.ones(3, 3), [x], y),
+    ],
+)
+def test_classification_losses_of_no_sample_are_an_attached_zero(loss):
+    x = torch.zeros(0, 3, requires_grad=True)
+    value = loss(x, torch.zeros(0, dtype=torch.long))
+    value.backward()
+    assert value.item() == 0
+    assert x.grad is not None
+
+
+def test_large_margin_of_a_confident_half_precision_network_is_finite():
+    """The gradient of a softmax that is sure is zero, and in float16 so is what is added to its norm."""
+    h = torch.tensor([[40.0, 0.0], [0.5, 0.0]], dtype=torch.float16, requires_grad=True)
+    value = losses.large_margin(h * 2, [h], torch.tensor([0, 1]))
+    value.backward()
+    assert value.isfinite()
+    assert h.grad.isfinite().all()
+
+
+def test_hsic_of_two_precisions():
+    x = torch.randn(8, 3)
+    assert losses.hsic(x, x.double()).item() == pytest.approx(losses.hsic(x, x).item(), rel=1e-4)

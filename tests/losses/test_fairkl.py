@@ -62,6 +62,35 @@ def test_float32_cells_agree_with_float64_pairs(negatives):
         assert value.item() == pytest.approx(exact.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("divergence", ["moments", "kl"])
+def test_small_batches_of_nearly_equal_features(divergence):
+    """Cosines of 0.9999 within a class: their variance is a millionth, and squares in float32 would not show it."""
+    torch.manual_seed(0)
+    y, b = torch.arange(256) % 4, torch.randint(3, (256,))
+    z = F.normalize(F.one_hot(y, 32) + 0.0018 * torch.randn(256, 32)).float()
+    values, gradients = [], []
+    for x in (z.clone().requires_grad_(), z.double().requires_grad_()):
+        value = losses.fairkl(
+            x, y, b, divergence=divergence, variance_floor=0.0, chunk=None if x.dtype == z.dtype else 64
+        )
+        values.append(value.item())
+        gradients.append(torch.autograd.grad(value, x)[0].double())
+    assert 0.9998 < float((z[y == 0] @ z[y == 0].T).mean()) < 0.99995
+    assert values[0] == pytest.approx(values[1], rel=0.02)
+    assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"variant": "authors"}, {"normalise": "count"}, {"normalise": "count", "scope": "anchor"}]
+)
+def test_compiled_with_unknown_bias(settings):
+    z, y, b = ref.random_batch(16, n=24, d=5)
+    b[::5] = -1
+    loss = lambda x: losses.fairkl(x, y, b, negatives=True, **settings)
+    expected, found = loss(z), torch.compile(loss, backend="aot_eager", fullgraph=True)(z)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
 def test_many_cells_fall_back_to_pairs(monkeypatch):
     monkeypatch.setattr(moments, "MATRIX_UP_TO", 0)
     called = []

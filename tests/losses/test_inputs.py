@@ -111,9 +111,13 @@ def test_epsilon(loss, epsilon):
         (partial(losses.hsic, Z, Z[:3]), "x has 6 rows and y has 3"),
         (partial(losses.hsic, Z, Z, sigma_x=0), "sigma_x must be above 0; got 0"),
         (partial(losses.generalized_cross_entropy, Z, Y, q=2), "q must lie in [0, 1]; got 2"),
-        (partial(losses.generalized_cross_entropy, Z[:, :2], Y), "labels must lie in 0…1 for 2 logits; got 0…2"),
+        (partial(losses.generalized_cross_entropy, Z[:, :2], Y), "labels must lie in 0…1 for 2 classes; got 0…2"),
         (partial(losses.l_softmax, Z, torch.ones(3, 4), Y, margin=0.5), "margin must be a whole number ≥ 1; got 0.5"),
+        (partial(losses.l_softmax, Z, torch.ones(2, 4), Y), "labels must lie in 0…1 for 2 classes; got 0…2"),
         (partial(losses.large_margin, Z, [], Y), "layers is empty"),
+        (partial(losses.large_margin, Z[:, :2], [Z], Y), "labels must lie in 0…1 for 2 classes; got 0…2"),
+        (partial(losses.large_margin, Z, [Z], Y), "one of them has no gradient"),
+        (partial(losses.fairkl, Z, Y, B, chunk=-1), "chunk must be a whole number of rows ≥ 1"),
     ],
 )
 def test_messages(call, message):

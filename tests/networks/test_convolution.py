@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fairmargin.networks import SimpleConvNet
+from fairmargin.networks import SimpleConvNet, build_encoder
 from fairmargin.networks.convolution import BatchNorm2d, Conv2d, saving, spectral_conv2d, unrolled_conv2d
 
 LAYERS = [(3, 16), (16, 32), (32, 64), (64, 128)]  # of SimpleConvNet
@@ -169,6 +169,34 @@ def test_saving_counts_multiplications():
     """For many channels and samples the transforms vanish: 28²·49 against 4·16·31 for each pair of channels."""
     assert saving(torch.Size((10**6, 10**6, 28, 28)), 10**6, 7) == pytest.approx(28 * 28 * 49 / (4 * 16 * 31), rel=1e-3)
     assert saving(torch.Size((1, 1, 28, 28)), 1, 7) < 1
+
+
+def test_training_after_an_evaluation_that_came_first():
+    """A run that goes on at the end of an epoch evaluates before it trains; what is kept must not be an inference tensor."""
+    net = build_encoder("resnet18")
+    images = torch.randn(4, 3, 36, 36)  # a size that no other test has
+    net.eval()
+    with torch.inference_mode():
+        net(images)
+    net.train()
+    net(images).sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+    images, weight = torch.randn(2, 3, 29, 27), torch.randn(4, 3, 7, 7, requires_grad=True)
+    with torch.inference_mode():
+        spectral_conv2d(images, weight)
+    (gradient,) = torch.autograd.grad(spectral_conv2d(images, weight).square().sum(), weight, create_graph=True)
+    gradient.square().sum().backward()
+    assert weight.grad is not None
+
+
+@pytest.mark.parametrize("options", [{"momentum": None}, {"track_running_stats": False}, {"affine": False}])
+def test_batch_norm_with_options_equals_pytorch_s(options):
+    mine, stock = BatchNorm2d(3, **options), nn.BatchNorm2d(3, **options)
+    for _ in range(2):
+        x = torch.randn(5, 6, 3, 4).permute(3, 2, 0, 1)  # the memory order of spectral convolutions
+        assert torch.allclose(mine(x), stock(x.contiguous()), atol=1e-6)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(mine.buffers(), stock.buffers(), strict=True))
 
 
 def test_state_of_the_layer_is_that_of_pytorch():

@@ -8,9 +8,10 @@ mean_i  −Σ_p q_ip log( e^{s_ip} / Σ_{a≠i} e^{s_ia} ) / Σ_p q_ip,   p over
 import torch
 from torch import Tensor
 
+from fairmargin.choices import check_choice
 from fairmargin.losses.contrastive import _supcon_out
 from fairmargin.losses.fairkl import check_not_zero
-from fairmargin.losses.inputs import check_choice, check_matrix, check_temperature, full_precision, rows, settled, unit
+from fairmargin.losses.inputs import check_matrix, check_temperature, full_precision, rows, settled, unit
 from fairmargin.losses.pairs import Weighting, mean_over_anchors
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairmargin.losses.inputs import check_ids, check_matrix, full_precision
+from fairmargin.losses.inputs import check_classes, check_ids, check_matrix, full_precision
 
 PRIOR_FLOOR = 1e-9  # of the released code: an empty (bias, label) cell shifts its logit by −20.7, not by −∞
 
@@ -30,6 +30,8 @@ def bias_balanced_cross_entropy(logits: Tensor, labels: Tensor, bias: Tensor, pr
         raise ValueError(
             f"bias has the value {int(bias.max())} but prior has only {len(prior)} rows, one for each bias value"
         )
+    if not len(x):
+        return x.sum()
     bias = bias.long()
     adjustment = (prior.to(x.dtype) + PRIOR_FLOOR).log()[bias.clamp_min(0)] * (bias >= 0)[:, None]
     return F.cross_entropy(x + adjustment, labels.long())
@@ -45,6 +47,8 @@ def generalized_cross_entropy(logits: Tensor, labels: Tensor, *, q: float = 0.7,
     x = _logits(logits, labels)
     if not 0 <= q <= 1:
         raise ValueError(f"q must lie in [0, 1]; got {q}. The usual choice is 0.7")
+    if not len(x):
+        return x.sum()
     log_p = F.log_softmax(x, 1).gather(1, labels.long()[:, None])[:, 0]
     if surrogate:
         return (q * (q * log_p.detach()).exp() * -log_p).mean()
@@ -55,14 +59,5 @@ def generalized_cross_entropy(logits: Tensor, labels: Tensor, *, q: float = 0.7,
 
 def _logits(logits: Tensor, labels: Tensor) -> Tensor:
     check_matrix(logits, "logits")
-    check_ids(labels, len(logits), "labels", device=logits.device)
-    if (
-        not torch.compiler.is_compiling()
-        and len(labels)
-        and not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[1]
-    ):
-        raise ValueError(
-            f"labels must lie in 0…{logits.shape[1] - 1} for {logits.shape[1]} logits; "
-            f"got {int(labels.min())}…{int(labels.max())}"
-        )
+    check_classes(labels, len(logits), logits.shape[1], device=logits.device)
     return full_precision(logits)

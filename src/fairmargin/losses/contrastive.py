@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairmargin.losses.inputs import check_choice, check_epsilon, check_temperature, rows
+from fairmargin.choices import check_choice
+from fairmargin.losses.inputs import check_epsilon, check_temperature, rows
 from fairmargin.losses.pairs import CHUNK_BYTES, ONE_BLOCK_UP_TO, Block, RowLoss, masked_logsumexp, mean_over_anchors
 
 TINY = 1e-30  # keeps 0/0 away from anchors without positives, which are masked out

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from fairmargin.losses.inputs import check_choice, check_matrix, full_precision
+from fairmargin.choices import check_choice
+from fairmargin.losses.inputs import check_matrix, full_precision
 
 
 def hsic(
@@ -33,7 +34,10 @@ def hsic(
         raise ValueError(f"the {estimator} HSIC needs at least {least} samples; got {m}. Use a larger batch")
     sigma_y = sigma_x if sigma_y is None else sigma_y
     with torch.autocast(x.device.type, enabled=False):
-        K, L = _rbf(full_precision(x), sigma_x, "sigma_x"), _rbf(full_precision(y), sigma_y, "sigma_y")
+        x, y = full_precision(x), full_precision(y)
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        x, y = x.to(dtype), y.to(dtype)
+        K, L = _rbf(x, sigma_x, "sigma_x"), _rbf(y, sigma_y, "sigma_y")
         if estimator == "biased":
             centred = K - K.mean(0, keepdim=True) - K.mean(1, keepdim=True) + K.mean()  # HKH
             return (centred * L).sum() / (m - 1) ** 2

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from fairmargin.losses.inputs import check_choice, rows
+from fairmargin.choices import check_choice
+from fairmargin.losses.inputs import rows
 
 
 def end(

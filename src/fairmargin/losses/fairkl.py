@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fairmargin import distributed
-from fairmargin.losses.inputs import check_choice, check_matrix, full_precision, rows, unit
+from fairmargin.choices import check_choice
+from fairmargin.losses.inputs import check_chunk, check_matrix, full_precision, rows, unit
 from fairmargin.losses.moments import COUNT, FIRST, MASS, SECOND, precise, self_pairs, set_sums
 
 VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
@@ -149,6 +150,7 @@ def fairkl_terms(
     check_choice(scope, "scope", ("batch", "anchor"))
     check_choice(variant, "variant", ("paper", "authors"))
     check_choice(normalise, "normalise", ("weights", "count"))
+    check_chunk(chunk)
     if variance_floor < 0:
         raise ValueError(f"variance_floor must be ≥ 0; got {variance_floor}")
     if bias is None and bias_features is None:
@@ -187,7 +189,7 @@ def fairkl_terms(
             dropped = torch.zeros((), dtype=torch.bool, device=z.device)
         else:
             least = 1 if divergence == "mean" else 2
-            size = None if normalise == "weights" else float(n if anchors else n * n)
+            size = None if normalise == "weights" else (n if anchors else n * n)
             value, dropped = _divergence(
                 sums, DIVERGENCES[divergence], variance_floor, least, size, across_ranks and anchors
             )
@@ -195,7 +197,7 @@ def fairkl_terms(
 
 
 def _divergence(
-    sums: Tensor, divergence: Divergence, floor: float, least: int, size: float | None, across_ranks: bool
+    sums: Tensor, divergence: Divergence, floor: float, least: int, size: int | Tensor | None, across_ranks: bool
 ) -> tuple[Tensor, Tensor]:
     """Σ over signs of the mean over anchors (one, for scope "batch") of the divergence; sums [anchors, sets, 4]."""
     usable = (sums[..., COUNT].detach().unflatten(1, (-1, 2)) >= least).all(2)  # [anchors, signs]
@@ -218,7 +220,7 @@ def _divergence(
     return (total / count.clamp_min(1)).sum(), ~(count > 0).any()
 
 
-def _authors(sums: Tensor, itself: Tensor, n: int, spread: bool) -> Tensor:
+def _authors(sums: Tensor, itself: Tensor, n: int | Tensor, spread: bool) -> Tensor:
     """The released formula, on similarities s = 1 − d/2.
 
     (μ_C⁺−μ_A⁺)² + (μ_A⁻−μ_C⁻)² + (σ_A⁺−σ_C⁺)² + (σ_A⁻−σ_C⁻)² − μ_C⁺ + μ_A⁻
@@ -230,8 +232,9 @@ def _authors(sums: Tensor, itself: Tensor, n: int, spread: bool) -> Tensor:
     count, s, s2 = count + aligned * itself[0], s + aligned * itself[1], s2 + aligned * itself[2]
     mean = s / count.clamp_min(1)
     value = (mean[1] - mean[0]) ** 2 + (mean[2] - mean[3]) ** 2 - mean[1] + mean[2]
-    if spread and n > 1:
-        sigma = _sqrt((s2 - s**2 / n**2) / (n**2 - 1))
+    if spread:
+        entries = torch.as_tensor(n, dtype=s.dtype, device=s.device).square().clamp_min(1)
+        sigma = _sqrt((s2 - s**2 / entries) / (entries - 1).clamp_min(1))
         value = value + (sigma[0] - sigma[1]) ** 2 + (sigma[2] - sigma[3]) ** 2
     return value
 

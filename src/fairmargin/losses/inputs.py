@@ -3,9 +3,7 @@
 Value checks (finite, in range) are skipped while `torch.compile` traces, because they depend on data.
 """
 
-import difflib
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -123,6 +121,21 @@ def check_ids(ids: Tensor, length: int, name: str, *, device: torch.device | Non
         raise ValueError(f"bias must be ≥ 0, or −1 for unknown; got {int(ids.min())}. Recode the attribute from 0 up")
 
 
+def check_classes(labels: Tensor, n: int, classes: int, *, device: torch.device) -> None:
+    """Labels that index `classes` columns."""
+    check_ids(labels, n, "labels", device=device)
+    if torch.compiler.is_compiling() or not n:
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if not 0 <= low <= high < classes:
+        raise ValueError(f"labels must lie in 0…{classes - 1} for {classes} classes; got {low}…{high}")
+
+
+def check_chunk(chunk: int | None) -> None:
+    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        raise ValueError(f"chunk must be a whole number of rows ≥ 1, or None to choose by size; got {chunk!r}")
+
+
 def check_temperature(temperature: float) -> None:
     if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
         raise ValueError(f"temperature must be a finite number above 0; got {temperature!r}. The paper uses 0.1")
@@ -134,11 +147,3 @@ def check_epsilon(epsilon: float) -> None:
             f"epsilon must be a number from 0 to inf; got {epsilon!r}. "
             "It is a margin on similarity/temperature; the paper uses 0 to 0.5"
         )
-
-
-def check_choice(value: str, name: str, choices: Iterable[str]) -> None:
-    options = list(choices)
-    if value not in options:
-        near = difflib.get_close_matches(str(value), options, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown {name} {value!r}: {hint}Choose from {', '.join(map(repr, options))}")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairmargin.losses.inputs import check_choice, check_ids, check_matrix, full_precision
+from fairmargin.choices import check_choice
+from fairmargin.losses.inputs import check_classes, check_matrix, full_precision
 
 
 def l_softmax(features: Tensor, weight: Tensor, labels: Tensor, *, margin: int = 4, anneal: float = 0.0) -> Tensor:
@@ -24,10 +25,12 @@ def l_softmax(features: Tensor, weight: Tensor, labels: Tensor, *, margin: int =
     """
     check_matrix(features, "features")
     check_matrix(weight, "weight")
-    check_ids(labels, len(features), "labels", device=features.device)
+    check_classes(labels, len(features), len(weight), device=features.device)
     if not (isinstance(margin, int) and margin >= 1):
         raise ValueError(f"margin must be a whole number ≥ 1; got {margin!r}. The published choice is 4")
     h, w, y = full_precision(features), full_precision(weight), labels.long()
+    if not len(h):
+        return h.sum() + 0 * w.sum()
     with torch.autocast(h.device.type, enabled=False):
         logits = h @ w.T
         scale = h.norm(dim=1) * w[y].norm(dim=1)
@@ -78,12 +81,19 @@ def large_margin(
     check_choice(norm, "norm", ("l1", "l2", "linf"))
     check_choice(scores, "scores", ("probabilities", "logits"))
     check_matrix(logits, "logits")
-    check_ids(labels, len(logits), "labels", device=logits.device)
+    check_classes(labels, len(logits), logits.shape[1], device=logits.device)
     if not layers:
         raise ValueError("layers is empty; give at least one activation from which the logits are computed")
+    if not all(layer.requires_grad for layer in (logits, *layers)):
+        raise ValueError(
+            "large_margin differentiates the logits by the layers, and one of them has no gradient; "
+            "compute them outside of torch.no_grad() and do not detach them"
+        )
     if not 1 <= top_k < logits.shape[1]:
         raise ValueError(f"top_k must be from 1 to the number of classes − 1 = {logits.shape[1] - 1}; got {top_k}")
     x = full_precision(logits)
+    if not len(x):
+        return x.sum()
     score = x.softmax(1) if scores == "probabilities" else x
     y = labels.long()[:, None]
     rivals = score.scatter(1, y, -math.inf).topk(top_k, dim=1).values  # [N, top_k]
@@ -95,7 +105,7 @@ def large_margin(
         for gap in gaps.unbind(1):
             # Samples do not influence each other, so one backward pass of the sum gives every sample its own gradient.
             (gradient,) = torch.autograd.grad(gap.sum(), layer, retain_graph=True)
-            distances.append(gap / (gradient.flatten(1).norm(p=dual, dim=1) + 1e-8))
+            distances.append(gap / (full_precision(gradient).flatten(1).norm(p=dual, dim=1) + 1e-8))
         worst = torch.stack(distances, 1).amin(1)
         total = total + (gamma - worst.clamp_min(gamma * (1 - alpha))).clamp_min(0).mean()
     return total / len(layers)

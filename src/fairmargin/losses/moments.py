@@ -28,6 +28,8 @@ MATRIX_UP_TO = 1536  # rows; above, cells are faster when there are few of them 
 CHUNK_PAIRS = 1 << 21  # distances held at a time
 
 COUNT, MASS, FIRST, SECOND = range(4)  # of the sums: pairs in the set, Σw, Σw·x, Σw·x²
+FROM_SIMILARITIES = [[1, 1, 2, 4], [0, 0, -2, -8], [0, 0, 0, 4]]  # (count, Σs, Σs²) → these, for d = 2 − 2s
+FROM_HALF_DISTANCES = [[1, 1, 0, 0], [0, 0, -2, 0], [0, 0, 0, 4]]  # and (count, Σr, Σr²), for d = −2r
 
 
 def set_sums(
@@ -40,7 +42,7 @@ def set_sums(
     unit_norm: bool,
     across_ranks: bool,
     chunk: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int | Tensor]:
     """(count, Σw, Σwx, Σwx²) of A⁺, C⁺[, A⁻, C⁻]: [1 or anchors, sets, 4].
 
     Gives (z, y, cue of this rank's samples with known bias, the sums, how many such samples there are on all ranks).
@@ -63,7 +65,9 @@ def set_sums(
             groups = (_cells_by_anchor if anchors else _CellSums.apply)(z, cells, signs, across_ranks)
             return z, y, cue, _combine(groups), cells.samples
     all_z, all_y, all_cues = distributed.gather(z, y, cue) if across_ranks else (z, y, cue)
-    return z, y, cue, _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, log, chunk), len(all_z)
+    # While a compiler traces, samples of unknown bias are still there: they are in no pair, and are not counted either.
+    number = len(all_z) if labelled or cue.is_floating_point() else (all_cues >= 0).sum()
+    return z, y, cue, _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, log, chunk), number
 
 
 def precise(z: Tensor) -> torch.dtype:
@@ -158,7 +162,7 @@ def _combination(like: Tensor) -> tuple[Tensor, Tensor]:
     sets = [[1, 0, -1], [-1, 1, 0]]
     if like.shape[-2] == 5:
         sets = [[1, 0, 0, 0, -1], [-1, 1, 0, 0, 0], [-1, 0, 1, 0, 0], [1, -1, -1, 1, 0]]
-    return like.new_tensor(sets), like.new_tensor([[1, 1, 2, 4], [0, 0, -2, -8], [0, 0, 0, 4]])
+    return like.new_tensor(sets), like.new_tensor(FROM_SIMILARITIES)
 
 
 def _same(y: Tensor, b: Tensor, dtype: torch.dtype, signs: int) -> list[Tensor]:
@@ -179,41 +183,41 @@ def _matrix_by_anchor(z: Tensor, y: Tensor, b: Tensor, signs: int) -> Tensor:
 
 
 class _MatrixSums(torch.autograd.Function):
-    """Sums over the batch from the matrix of similarities: for small batches. ∂/∂z = 2(Σ_g (ḡ₁ + 2ḡ₂s)·same_g) z.
+    """Sums over the batch from the matrix of r = s − 1 = −d/2: for small batches. ∂/∂z = 2(Σ_g (ḡ₁ + 2ḡ₂r)·same_g) z.
 
     In the features' own precision, added up in float64, and in place where it can be: at these sizes the time goes into
-    fresh memory and single operations.
+    fresh memory and single operations. Of r and not of s, because squares of numbers near 1 lose what tells them apart.
     """
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, y: Tensor, b: Tensor, signs: int) -> Tensor:
-        s = z @ z.T
+        r = (z @ z.T).sub_(1)
         same = _same(y, b, z.dtype, signs)
-        ctx.save_for_backward(z, y, b, s, *same)
+        ctx.save_for_backward(z, y, b, r, *same)
         add_up = partial(torch.sum, dtype=precise(z))
-        buffer, itself = torch.empty_like(s), s.diagonal()
+        buffer, itself = torch.empty_like(r), r.diagonal()
         sums = [itself.new_tensor(len(z), dtype=precise(z)), add_up(itself), add_up(itself.square())]
         for mask in reversed(same):
-            torch.mul(mask, s, out=buffer)
-            sums = [mask.sum().to(precise(z)), add_up(buffer), add_up(buffer.mul_(s)), *sums]
+            torch.mul(mask, r, out=buffer)
+            sums = [mask.sum().to(precise(z)), add_up(buffer), add_up(buffer.mul_(r)), *sums]
         groups = torch.stack(sums).view(-1, 3)
-        ctx.left, ctx.right = _combination(groups)
+        ctx.left, ctx.right = _combination(groups)[0], groups.new_tensor(FROM_HALF_DISTANCES)
         return (ctx.left @ groups @ ctx.right)[None]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, y, b, s, *same = ctx.saved_tensors
+        z, y, b, r, *same = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody wants second derivatives: the same sums, by autograd
-            again = _combine(_matrix_by_anchor(z, y, b, len(same) // 2).sum(0))
+            again = _combine(_matrix_by_anchor(z.to(precise(z)), y, b, len(same) // 2).sum(0))
             return torch.autograd.grad(again, z, grad, create_graph=True)[0], None, None, None
         _, first, second = (2 * (ctx.left.T @ grad[0] @ ctx.right.T)).T.tolist()
         G = same[0] * (2 * second[0])
         for mask, factor in zip(same[1:], second[1:-1], strict=True):
             G.add_(mask, alpha=2 * factor)
-        G.mul_(s)
+        G.mul_(r)
         for mask, factor in zip(same, first[:-1], strict=True):
             G.add_(mask, alpha=factor)
-        G.diagonal().add_(s.diagonal(), alpha=2 * second[-1]).add_(first[-1])
+        G.diagonal().add_(r.diagonal(), alpha=2 * second[-1]).add_(first[-1])
         return G @ z, None, None, None
 
 

@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairmargin.losses.inputs import check_chunk
+
 ONE_BLOCK_UP_TO = 512  # rows; above, narrow windows are faster (docs/performance.md)
 CHUNK_BYTES = (
     16 << 20
@@ -72,8 +74,7 @@ def mean_over_anchors(
     unit_norm: bool = False,
 ) -> Tensor:
     """Mean of `row_loss` over the valid anchors (or over all of them). `unit_norm`: z is known to be unit."""
-    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
-        raise ValueError(f"chunk must be a whole number of rows ≥ 1, or None to choose by size; got {chunk!r}")
+    check_chunk(chunk)
     with torch.autocast(z.device.type, enabled=False):
         if (
             torch.compiler.is_compiling() and chunk is None and z.shape[0] <= ONE_BLOCK_UP_TO

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fairmargin.losses.inputs import check_choice
+from fairmargin.choices import check_choice
 from fairmargin.networks.bagnet import BagNet18
 from fairmargin.networks.encoder import Encoder
 from fairmargin.networks.heads import Head, linear_classifier, projection_head
@@ -48,6 +48,7 @@ def build_bias_encoder(name: str, main: Encoder) -> Encoder:
     """The encoder called `name` beside `main`: as wide and with the same stride, if they are of one family."""
     if isinstance(main, SimpleConvNet) and name.startswith("simple-conv"):
         return build_encoder(name, stride=main.stride, widths=main.widths)
+    check_choice(name, "bias_network", [other for other in ENCODERS if other != "mlp"])  # which sees the whole image
     return build_encoder(name)
 
 

@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairmargin.losses.inputs import check_choice
+from fairmargin.choices import check_choice
 
 Algorithm = Literal["auto", "direct", "spectral", "unrolled"]
 LARGE = 5  # 3×3 kernels save little, and their networks rearrange memory between layers
@@ -110,7 +110,8 @@ class BatchNorm2d(nn.BatchNorm2d):
         h, w, c, n = pixels.shape
         # Statistics are over all but the channel, so positions may stand where samples do.
         maps = pixels.reshape(h * w, c, n, 1)
-        y = self._of_batch(maps) if self.training and x.device.type == "cpu" else super().forward(maps)
+        usual = self.momentum is not None and self.track_running_stats and self.affine
+        y = self._of_batch(maps) if self.training and usual and x.device.type == "cpu" else super().forward(maps)
         return y.view(h, w, c, n).permute(3, 2, 0, 1)
 
     def _of_batch(self, maps: Tensor) -> Tensor:
@@ -218,9 +219,10 @@ def _taps(h: int, w: int, k: int, stride: int, padding: int, device: torch.devic
     def along(outputs: int, side: int) -> Tensor:
         return torch.arange(side) - stride * torch.arange(outputs)[:, None] + padding  # [outputs, side]
 
-    row, column = along(tall, h)[:, None, :, None], along(wide, w)[None, :, None, :]
-    inside = (row >= 0) & (row < k) & (column >= 0) & (column < k)
-    return torch.where(inside, row * k + column, k * k).flatten(2).to(device)
+    with torch.inference_mode(False):  # it is kept, and an evaluation may be the first to need it
+        row, column = along(tall, h)[:, None, :, None], along(wide, w)[None, :, None, :]
+        inside = (row >= 0) & (row < k) & (column >= 0) & (column < k)
+        return torch.where(inside, row * k + column, k * k).flatten(2).to(device)
 
 
 class _Spectral(torch.autograd.Function):
@@ -309,6 +311,7 @@ def _pixels(parts: list[Tensor], by: Transform, onto: Tensor | None) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # they are kept, and an evaluation may be the first to need them
 def _transforms(h: int, w: int, k: int, dtype: torch.dtype, device: torch.device) -> list[Transforms]:
     """Between pixels and spectra, for `PARTS` of the frequencies u in turn; the first holds u = v = 0 at its start."""
     tall, wide = h + k // 2, w + k // 2

@@ -3,7 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairmargin.losses.inputs import check_choice, full_precision
+from fairmargin.choices import check_choice
+from fairmargin.losses.inputs import full_precision
 
 
 class Head(nn.Module):

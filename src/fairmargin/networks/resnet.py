@@ -9,7 +9,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairmargin.losses.inputs import check_choice
+from fairmargin.choices import check_choice
 from fairmargin.networks.convolution import BatchNorm2d, Conv2d
 from fairmargin.networks.encoder import Encoder, activation, last_width
 
