@@ -111,7 +111,7 @@ class TestRoundTrip:
 
 
 class TestKeep:
-    @pytest.mark.parametrize("keep", [1, 2, 3])
+    @pytest.mark.parametrize("keep", [1, 2, 3, 4, 5, 9])
     def test_the_last_ones_stay(self, tmp_path, keep):
         for step in (1, 5, 20, 100, 3000):
             save(tmp_path, step, state(step), keep=keep)

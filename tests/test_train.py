@@ -169,6 +169,18 @@ def test_broken_inputs_are_named():
         fit(training(tiny.method("ce"), loader=broken), 1)
 
 
+def test_gradients_that_are_never_finite_end_a_float16_run():
+    """The loss is finite and every step is skipped: without an end the run would stand still and look well."""
+    run = training(tiny.method("ce"))
+    run.scaler = torch.amp.GradScaler("cpu", init_scale=2.0, enabled=True)
+    (weight,) = [p for name, p in run.method.named_parameters() if name == "classifier.weight"]
+    weight.register_hook(lambda gradient: gradient * float("nan"))
+    before = weight.detach().clone()
+    with pytest.raises(Diverged, match="gradients of player 'main' are not finite at any scale"):
+        fit(run, 20)
+    assert torch.equal(weight, before)
+
+
 def test_unknown_precision_gets_the_nearest():
     with pytest.raises(ValueError, match="bfloat16"):
         training(tiny.method("ce"), precision="bfloat")

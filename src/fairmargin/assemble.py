@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairmargin import captured, distributed, optimise, toml_text
 from fairmargin import data as datasets
@@ -201,20 +201,25 @@ def _scores_command(config: Config) -> str:
     return shlex.join(words)
 
 
-def method(config: Config, data: Data, *, weights_follow: bool = False) -> Method:
-    """With weights that depend on the seed alone. If others are loaded into it afterwards, it needs no scores."""
-    if weights_follow and config.data.bias in ("scores", "clusters"):
-        info = replace(data.info, train_size=len(data.train), bias_names=(), bias_features=1)
-        if config.data.bias == "clusters":
-            info = replace(info, bias_names=_cluster_names(config, info), bias_features=0)
-        # What the training made of its counts comes with the weights.
-        info = replace(info, counts=torch.ones(info.num_classes, info.num_biases, dtype=torch.long))
-    else:
-        info = known(config, data).info
+def method(config: Config, data: Data, *, trained: Mapping[str, Any] | None = None) -> Method:
+    """With weights that depend on the seed alone; or to load a run's into, for the data of which `trained` is the record."""
+    info = known(config, data).info if trained is None else _recorded(config, data.info, trained)
     options = {"in_features": torch.Size(info.image_shape).numel()} if config.network.name == "mlp" else {}
     make_encoder = partial(build_encoder, config.network.name, **options | config.network.options)
     torch.manual_seed(config.seed)
     return build_method(config.method.name, make_encoder, info, **config.method.options)
+
+
+def _recorded(config: Config, info: DataInfo, trained: Mapping[str, Any]) -> DataInfo:
+    """What a run's method knew: of these the shapes of its weights are made. It needs no scores."""
+    info = replace(info, train_size=trained["sizes"]["train"])
+    if config.data.bias == "labels":
+        counts = torch.tensor(trained["counts"], dtype=torch.long)
+        return replace(info, bias_names=tuple(trained["bias_names"]), counts=counts)
+    names = _cluster_names(config, info) if config.data.bias == "clusters" else ()
+    # What the training made of its counts comes with the weights.
+    counts = torch.ones(info.num_classes, len(names), dtype=torch.long)
+    return replace(info, bias_names=names, counts=counts, bias_features=int(config.data.bias == "scores"))
 
 
 def training(config: Config, method: Method, data: Data, device: torch.device) -> Training:
@@ -256,8 +261,10 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
         )
 
     sampler = method.sampler if config.data.sampler == "auto" else config.data.sampler
-    rest = len(data.train) % settings.batch_size  # a last batch too small for the method's losses is left out
-    drop_last = settings.drop_last or 0 < rest < method.least_batch
+    # A last batch is left out if it is too small for the method's losses, or for statistics of a batch.
+    normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in method.modules())
+    rest = len(data.train) % settings.batch_size
+    drop_last = settings.drop_last or 0 < rest < max(method.least_batch, 2 if normalised else 1)
     loader = loader_of(data.train_views, sampler, settings.batch_size, drop_last, config.seed)
     wanted = method.second
     second = None

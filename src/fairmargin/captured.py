@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from fairmargin.checkpoint import load_weights, save_weights
+from fairmargin.choices import check_choice
 from fairmargin.data.split import Data, Split
-from fairmargin.losses.inputs import check_choice, unit
+from fairmargin.losses.inputs import unit
 from fairmargin.record import data_hash
 
 FILE = "scores.safetensors"

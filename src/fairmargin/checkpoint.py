@@ -79,7 +79,7 @@ def save(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Pa
     except OSError as error:
         raise CheckpointError(_what_now(error, path, len(header) + len(content)), error.errno) from error
     older = [other for number, other in _all(folder) if number < step]
-    _remove(older[: len(older) - (keep - 1)])
+    _remove(older[: max(len(older) - (keep - 1), 0)])
     return path
 
 

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from fairmargin import assemble, captured, checkpoint, distributed, toml_text
 from fairmargin.captured import FEATURES, FILE, Answers, Captured
+from fairmargin.choices import check_choice
 from fairmargin.config import Config, load
 from fairmargin.data import Data, Split
 from fairmargin.data.split import as_evaluated
 from fairmargin.evaluate import answers, collect
 from fairmargin.evaluate.accuracy import values
-from fairmargin.losses.inputs import check_choice, unit
+from fairmargin.losses.inputs import unit
 from fairmargin.record import RunFolder, data_hash
 from fairmargin.run import run
 from fairmargin.version import __version__

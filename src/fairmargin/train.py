@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from fairmargin import distributed
 from fairmargin.batch import Batch
+from fairmargin.choices import check_choice
 from fairmargin.data.loader import Loader
-from fairmargin.losses.inputs import check_choice
 from fairmargin.methods.base import Method, Sweep
 from fairmargin.networks import Encoder
 from fairmargin.optimise import Player
 
+LEAST_SCALE = 2**-10  # of a float16 loss: where this has not helped, nothing will
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -102,6 +103,10 @@ class Training:
                 nn.utils.clip_grad_norm_(player.parameters, self.clip)
             self.scaler.step(player.optimiser)
             self.scaler.update()  # here and not once a step: a player may move twice in it
+            if self.scaler.get_scale() < LEAST_SCALE:
+                raise Diverged(
+                    self._cause(batch, f"the gradients of player {name!r} are not finite at any scale of its loss")
+                )
         self.step += 1
 
     def _next_of(self, loader: Loader) -> Batch:

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairmargin import losses
+from fairmargin import config, losses
 from tests.methods import tiny
 
 NEEDS_NO_VIEWS = {
@@ -94,6 +94,19 @@ def test_released_weighting_takes_alpha_twice_and_scales_by_temperature():
     assert alone.alpha == pytest.approx(0.1 * 0.1 / 0.07)
     without = tiny.method("eps-supinfonce+fairkl", alpha=0.1, weighting="released", temperature=0.1, lambda_=0.0)
     assert without.alpha == pytest.approx(0.1 * 0.1 / 0.07)
+
+
+def test_a_mistyped_weighting_is_refused():
+    with pytest.raises(ValueError, match="unknown weighting 'relased': did you mean 'released'"):
+        tiny.method("supcon", weighting="relased")
+
+
+@pytest.mark.parametrize(("name", "player"), [("eps-supinfonce", "probe"), ("learned-mixin", "bias")])
+def test_a_constant_rate_has_no_warm_up(name, player):
+    wants = tiny.method(name).optimisers[player]
+    chosen = config.load(dataset="cifar10", method=name)
+    assert chosen.schedule.warmup_epochs > 0
+    assert chosen.for_player(player, wants)[1].warmup_epochs == 0
 
 
 def test_beta_trains_the_classifier_with_the_encoder():

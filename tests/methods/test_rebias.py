@@ -161,3 +161,8 @@ def test_sigma_is_a_number_or_median():
     for wrong in ("mean", 0.0, -1.0):
         with pytest.raises(ValueError, match="sigma must be"):
             tiny.method("rebias", sigma=wrong)
+
+
+def test_a_bias_network_that_sees_the_whole_image_is_refused():
+    with pytest.raises(ValueError, match="unknown bias_network 'mlp'"):
+        tiny.method("rebias", bias_network="mlp")

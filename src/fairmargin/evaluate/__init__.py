@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import InOrder
 from fairmargin.data.split import Data, Split, as_evaluated
@@ -31,7 +32,7 @@ from fairmargin.evaluate.accuracy import (
 from fairmargin.evaluate.calibration import measure
 from fairmargin.evaluate.probe import Probe, fit_probe, knn_logits
 from fairmargin.evaluate.similarity import ordering, similarities
-from fairmargin.losses.inputs import check_choice, unit
+from fairmargin.losses.inputs import unit
 from fairmargin.methods.base import Method
 
 CLASSIFIERS = ("own", "probe", "knn")

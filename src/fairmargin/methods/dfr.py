@@ -18,9 +18,10 @@ from scipy.optimize import Bounds, minimize
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.distributed import from_first_rank, gather
 from fairmargin.evaluate.probe import fit_probe
-from fairmargin.losses.inputs import check_choice, full_precision
+from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import MakeEncoder, Method, Sweep, Unsuited, first_view, require_bias
 from fairmargin.networks import linear_classifier
 
@@ -151,10 +152,10 @@ class DFR(Method):
             for batch in batches:
                 if batch.bias is not None and (known := batch.bias >= 0).any():
                     y, b = batch.labels[known], batch.bias[known]
-                    h = self.encoder(batch.images[known]).double()
+                    h = self.encoder(batch.images[known])
                     parts.append([t.cpu() for t in (h, y, y * self.biases + b)])
         h, y, group = map(torch.cat, zip(*parts, strict=True))
-        return h, y, group
+        return h.double(), y, group
 
     def _fit(self, x: Tensor, y: Tensor, group: Tensor, inverse_strength: float, draw: int) -> Fit:
         chosen = balanced(group, torch.Generator().manual_seed(draw))

@@ -83,7 +83,7 @@ class JTT(Method):
             return
         w = torch.where(self.wrong, self.up_weight, 1.0).to(each)  # [train_size]
         loss = (w[index] * each).mean() / w.mean()
-        self.terms = {"main": loss.detach(), "share in the error set": self.wrong.double().mean()}
+        self.terms = {"main": loss.detach(), "share in the error set": self.wrong.float().mean()}
         yield "main", loss
 
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:

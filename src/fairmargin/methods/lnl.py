@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.distributed import gather
-from fairmargin.losses.inputs import check_choice, full_precision
+from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
 from fairmargin.networks import MLP, BagNet18, Encoder, ResNet, SimpleConvNet, linear_classifier
 

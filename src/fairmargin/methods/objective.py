@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data import views as all_views
 from fairmargin.data.views import Views
 from fairmargin.distributed import gather
-from fairmargin.losses.inputs import check_choice, unit
+from fairmargin.losses.inputs import unit
 from fairmargin.methods.base import (
     MakeEncoder,
     Method,
@@ -41,7 +42,9 @@ class Objective(Method):
     """One row, with FairKL if `fairkl` holds its settings."""
 
     # As in the authors' code: the probe does not follow the encoder's schedule.
-    optimisers = {"probe": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0, "schedule": "constant"}}  # noqa: RUF012
+    optimisers = {  # noqa: RUF012
+        "probe": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0, "schedule": "constant", "warmup_epochs": 0.0}
+    }
     prior: Tensor | None
 
     def __init__(
@@ -177,9 +180,9 @@ def build(row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo
     settings = {name: chosen[name] for name in _settings(row)}
     head = chosen.get("head", "identity")
     alpha = chosen["alpha"]
-    if (
-        chosen.get("weighting") == "released"
-    ):  # Note: α twice if λ ≠ 0, and τ/0.07, as the authors' code (docs/fidelity.md)
+    check_choice(chosen.get("weighting", "paper"), "weighting", ("paper", "released"))
+    # Note: α twice if λ ≠ 0, and τ/0.07, as the authors' code (docs/fidelity.md)
+    if chosen.get("weighting") == "released":
         twice = alpha if chosen.get("lambda_") else 1
         alpha *= twice * settings.get("temperature", RELEASED_TEMPERATURE) / RELEASED_TEMPERATURE
     return Objective(
