@@ -61,6 +61,14 @@ def test_version_and_module():
     assert "demo" in done.stdout
 
 
+def test_the_command_line_starts_without_torch():
+    heavy = (
+        "import sys, fairmargin.cli; print([name for name in ('torch', 'scipy', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize(
     ("what", "expected"),
     [

@@ -474,6 +474,15 @@ class TestDump:
         assert Config(**tables) == chosen
         assert config.dump(Config(**tables)) == config.dump(chosen)
 
+    def test_what_is_taken_from_a_preset_does_not_come_back(self, tmp_path):
+        """`fairmargin train RUN/config.toml` puts the file on top of the dataset's preset."""
+        given = {"dataset": "corrupted-cifar10", "method": "lff"}
+        assert config.load(**given).train.steps == 50_000
+        chosen = config.load(**given, overrides=["train.steps=none", "train.epochs=20"])
+        again = config.load(written(tmp_path, config.dump(chosen)))
+        assert again.train.steps is None
+        assert again == chosen
+
     @pytest.mark.parametrize("dataset", config.presets())
     def test_resolved_file_needs_no_preset(self, tmp_path, dataset, monkeypatch):
         chosen = load(dataset=dataset, seed=3)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,16 @@ QUICK = [
 ]  # fmt: skip
 
 
-def table(file: Path, names: str = "cat,dog", shift: int = 0, bias: str = "", valid_bias: str | None = None) -> Path:
-    """24 pictures of two classes, 4 of them for validation and 8 for the test."""
+def table(
+    file: Path, names: str = "cat,dog", shift: int = 0, bias: str = "", valid_bias: str | None = None, more: int = 0
+) -> Path:
+    """24 pictures of two classes, 12 (and `more`) for training, 4 for validation and 8 for the test."""
     rows = ["path,label,bias,split"]
     folder = file.parent / f"{file.stem} pictures"
     folder.mkdir()
-    for i in range(24):
-        Image.new("RGB", (16, 16), (10 * i, shift, 0)).save(folder / f"{i}.png")
-        split = "train" if i < 12 else "valid" if i < 16 else "test"
+    for i in range(24 + more):
+        Image.new("RGB", (16, 16), (10 * i % 256, shift, i)).save(folder / f"{i}.png")
+        split = "train" if i < 12 or i >= 24 else "valid" if i < 16 else "test"
         of = bias[i % len(bias)] if bias else ""
         of = valid_bias if split == "valid" and valid_bias is not None else of
         rows.append(f"{folder.name}/{i}.png,{names.split(',')[i % len(names.split(','))]},{of},{split}")
@@ -105,7 +108,8 @@ def test_trials_on_other_images_do_not_count(here):
     assert other.exit_code == 2
     assert "holds trials of another configuration: seeds 0; images " in other.output
     head = (here / "runs/tune/folder/tuned.toml").read_text().partition("\n")[0]
-    assert head == f"# fairmargin compare runs/tune/folder/tuned.toml --dataset {a} --methods ce"
+    given = shlex.join(QUICK)
+    assert head == f"# fairmargin compare runs/tune/folder/tuned.toml --dataset {a} --methods ce {given}"
 
 
 def test_a_report_does_not_count_two_tables_as_two_seeds(here):
@@ -140,6 +144,26 @@ def test_evaluation_on_other_data_needs_the_same_classes_and_network(here):
         other = say("evaluate", "run", "--set", change)
         assert other.exit_code == 2
         assert "the weights were trained without it" in other.output
+
+
+@pytest.mark.parametrize("method", ["lff", "jtt", "biasbal"])
+def test_evaluation_on_more_samples_or_without_bias_labels(here, method):
+    """What a method kept of each training sample, or of each bias, comes with its weights."""
+    a = table(here / "a.csv", bias="xyyx")
+    options = ["--set", "method.first_epochs=1"] if method == "jtt" else []
+    trained = say("train", "--dataset", str(a), "--method", method, *QUICK, *options, "--out", "run")
+    assert trained.exit_code == 0, trained.output
+    other = say("evaluate", "run", "--set", f"data.root={table(here / 'b.csv', shift=50, more=3)}")
+    assert other.exit_code == 0, other.output
+
+
+def test_a_last_sample_alone_is_no_batch_for_batch_norm(here):
+    """17 samples in batches of 8, through a network whose last maps are single pixels."""
+    a = table(here / "a.csv", more=5)
+    network = [word for change in ("network.name=resnet18", "data.image_size=32") for word in ("--set", change)]
+    quick = [*QUICK[:2], *network, *QUICK[6:]]
+    found = say("train", "--dataset", str(a), "--method", "ce", *quick, "--set", "train.epochs=1")
+    assert found.exit_code == 0, found.output
 
 
 def test_a_mistyped_path_is_no_unknown_dataset(here):

@@ -197,6 +197,12 @@ class TestResult:
             loaded = configuration.load(file, dataset="planted", method=row.method, overrides=SMALL)
             expected = with_settings(config(row.method), row.best.settings)
             assert configuration.difference(loaded, expected) == []
+        base = tmp_path / "base.toml"
+        base.write_text('[train]\nepochs = 7\n[methods."ce".train]\nbatch_size = 9\n', "utf-8")
+        file.write_text(tuning.settings(found, base), "utf-8")
+        loaded = configuration.load(file, dataset="planted", method="ce")
+        assert (loaded.train.epochs, loaded.train.batch_size) == (7, 9)
+        assert loaded.optimiser.lr == found[0].best.settings["optimiser.lr"]
         assert found[1].best.settings.keys() >= {"optimiser.lr", "method.alpha", "method.lambda", "method.temperature"}
 
     def test_with_go_on_an_unsuited_method_is_left_out_with_its_reason(self, monkeypatch, tmp_path):

@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
+from fairmargin.choices import check_choice
 from fairmargin.config import DataConfig, MethodConfig, NetworkConfig
 from fairmargin.data import DATASETS
 from fairmargin.evaluate import MEANINGS
-from fairmargin.losses.inputs import check_choice
 from fairmargin.methods import METHODS
 from fairmargin.methods.facts import FACTS, UNKNOWN, cost
 from fairmargin.networks import ENCODERS

@@ -2,8 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +12,8 @@ from rich.table import Table
 
 from fairmargin.audit.check import command as check
 from fairmargin.audit.cli import audit
-from fairmargin.data.cli import app as data
-from fairmargin.data.table import BadManifest
+from fairmargin.data_commands import app as data
+from fairmargin.messages import DIVERGED, said_plainly
 from fairmargin.version import __version__
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.command()(audit)
 app.command("check")(check)
-
-WRONG_INPUT, DIVERGED, SIGNAL = 2, 3, 128  # exit codes; SIGNAL plus the number of the one that stopped a run
 
 File = Annotated[Path | None, typer.Argument(help="A configuration (TOML); see docs/configuration.md.")]
 Dataset = Annotated[
@@ -71,28 +68,6 @@ def main(
     pass
 
 
-@contextmanager
-def _said_plainly() -> Iterator[None]:
-    """What a person can put right is said in one message, with an exit code of its own kind."""
-    from fairmargin.interrupt import Interrupted
-    from fairmargin.train import Diverged
-
-    try:
-        yield
-    except Interrupted as stop:
-        typer.echo(str(stop), err=True)
-        raise typer.Exit(SIGNAL + stop.number) from stop
-    except Diverged as error:
-        typer.echo(f"training diverged. {error}", err=True)
-        raise typer.Exit(DIVERGED) from error
-    except BadManifest as error:
-        typer.echo(error.report(), err=True)
-        raise typer.Exit(WRONG_INPUT) from error
-    except (OSError, ValueError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(WRONG_INPUT) from error
-
-
 def _command() -> list[str]:
     return ["fairmargin", *sys.argv[1:]]
 
@@ -118,7 +93,7 @@ def train(
     from fairmargin.compare import folder_of
     from fairmargin.run import run
 
-    with _said_plainly():
+    with said_plainly():
         if resume is not None:
             if file or dataset or method or network or bias or seed is not None or out or changes:
                 raise ValueError("--resume takes the configuration of its folder; leave the other options out")
@@ -169,16 +144,19 @@ def evaluate(
 
     from fairmargin import assemble, checkpoint
     from fairmargin import config as configuration
+    from fairmargin.choices import check_choice
     from fairmargin.evaluate import evaluate as measure
-    from fairmargin.losses.inputs import check_choice
+    from fairmargin.record import RunRecord
 
-    with _said_plainly():
+    with said_plainly():
         check_choice(weights, "weights", ("last", "best"))
         before = configuration.load_resolved(folder / "config.toml")
         config = configuration.override(before, changes or ())
+        _same_network(before, config)
         data = assemble.data(config)
-        _same_task(before, config, data.info.class_names, folder)
-        method = assemble.method(config, data, weights_follow=True)
+        trained = RunRecord.read(folder).data
+        _same_classes(folder, trained["class_names"], data.info.class_names)
+        method = assemble.method(config, data, trained=trained)
         name = {"last": "weights.safetensors", "best": "best.safetensors"}[weights]
         method.load_state_dict(checkpoint.load_weights(folder / name)[0])
         device = assemble.device(config.train.device)
@@ -205,15 +183,16 @@ def evaluate(
             out.write_text(json.dumps(everything, indent=1), "utf-8")
 
 
-def _same_task(before: "Config", config: "Config", class_names: Sequence[str], folder: Path) -> None:
-    """Other data may be looked at, with the same classes; the trained network is what it is."""
+def _same_network(before: "Config", config: "Config") -> None:
+    """Other data may be looked at; the trained network is what it is."""
     from fairmargin.config import difference
-    from fairmargin.record import RunRecord
 
     free = ("data.", "evaluate.", "train.device", "train.workers", "seed ")
     if other := [change for change in difference(before, config) if not change.startswith(free)]:
         raise ValueError(f"the weights were trained without it: {other[0]}; evaluate takes data.… and evaluate.…")
-    trained = RunRecord.read(folder).data.get("class_names") or class_names
+
+
+def _same_classes(folder: Path, trained: Sequence[str], class_names: Sequence[str]) -> None:
     if list(trained) != list(class_names):
         raise ValueError(
             f"{folder} was trained to tell {', '.join(trained)}, and these data have the classes {', '.join(class_names)}"
@@ -248,7 +227,7 @@ def compare(
     from fairmargin.record import find_runs
     from fairmargin.report.page import write_report
 
-    with _said_plainly():
+    with said_plainly():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         names = _methods(methods)
         configs = [
@@ -326,7 +305,7 @@ def scores(
     from fairmargin import scores as bias_scores
     from fairmargin.captured import FILE
 
-    with _said_plainly():
+    with said_plainly():
         config = bias_scores.configuration(file, dataset=dataset, capture=capture, seed=seed, overrides=changes or ())
         folder = out or bias_scores.folder_of(config)
         found = bias_scores.make(config, folder, command=_command())
@@ -349,7 +328,7 @@ def report(
     from fairmargin.record import find_runs
     from fairmargin.report.page import write_report
 
-    with _said_plainly():
+    with said_plainly():
         typer.echo(f"report: {write_report(find_runs(runs), out, title=title)}")
 
 
@@ -360,9 +339,9 @@ def list_names(
 ) -> None:
     """Show what there is: methods, datasets, networks, the accuracies and their meaning; or the options of one."""
     from fairmargin.catalogue import CATALOGUES, options
-    from fairmargin.losses.inputs import check_choice
+    from fairmargin.choices import check_choice
 
-    with _said_plainly():
+    with said_plainly():
         check_choice(what, "list", CATALOGUES)
         Console().print(CATALOGUES[what]() if name is None else options(what, name))
 
@@ -375,7 +354,7 @@ def demo(
     """Train cross-entropy and ε-SupInfoNCE+FairKL on digits whose colour gives the label away; then shuffle the colours."""
     from fairmargin import demo as demonstration
 
-    with _said_plainly():
+    with said_plainly():
         demonstration.show(out, seed, say=typer.echo, command=_command())
 
 
@@ -406,7 +385,7 @@ def tune(
     from fairmargin.tune import markdown, settings, table
     from fairmargin.tune import tune as search
 
-    with _said_plainly():
+    with said_plainly():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         names = _methods(methods)
         configs = [
@@ -429,8 +408,11 @@ def tune(
         (where / "table.md").write_text(markdown(found), "utf-8")
         tuned = where / "tuned.toml"
         of = configs[0].data.root if configs[0].data.name == "folder" else configs[0].data.name
-        head = f"# fairmargin compare {tuned} --dataset {shlex.quote(str(of))} --methods {','.join(names)}\n"
-        tuned.write_text(head + settings(found), "utf-8")
+        given = {"--dataset": of, "--methods": ",".join(names), "--network": network, "--bias": bias}
+        words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+        words += [word for change in changes or () for word in ("--set", change)]
+        head = f"# {shlex.join(['fairmargin', 'compare', str(tuned), *words])}\n"
+        tuned.write_text(head + settings(found, file), "utf-8")
         typer.echo(f"the best settings of each, for fairmargin compare: {tuned}")
 
 
@@ -472,7 +454,7 @@ def reproduce(
     from fairmargin.engine import engine as chosen
     from fairmargin.reproduce import command
 
-    with _said_plainly():
+    with said_plainly():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         failed = []
         if what != "ledger":
@@ -491,7 +473,7 @@ def reproduce(
             )
         if not dry_run and (what == "ledger" or budget != "smoke"):
             command.keep_ledger(out, ledger or out, readme, typer.echo)
-        for outcome in failed:
-            typer.echo(f"not run: {outcome.task}: {outcome.failure}", err=True)
-        if any(not outcome.missing_data for outcome in failed):
+        for what_and_why in failed:
+            typer.echo(f"not run: {what_and_why}", err=True)
+        if failed:
             raise typer.Exit(DIVERGED)

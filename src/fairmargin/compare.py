@@ -157,10 +157,11 @@ def table(rows: Sequence[Summary], title: str, width: int = 80) -> Table:
 
 
 def cell(row: Summary, name: str) -> str:
-    if name not in row.mean:
-        return "–"
-    std = row.std[name]
-    return f"{row.mean[name]:.1f}" + (f" ± {std:.1f}" if std is not None else "")
+    return spread(row.mean[name], row.std[name]) if name in row.mean else "–"
+
+
+def spread(mean: float, std: float | None) -> str:
+    return f"{mean:.1f}" + (f" ± {std:.1f}" if std is not None else "")
 
 
 def markdown(rows: Sequence[Summary], outcomes: Sequence[Outcome] = ()) -> str:

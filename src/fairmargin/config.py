@@ -32,8 +32,8 @@ from pydantic import (
 
 from fairmargin import toml_text
 from fairmargin.builder_options import Option, none_is_nothing, options_of, written
+from fairmargin.choices import check_choice
 from fairmargin.data import DATASETS
-from fairmargin.losses.inputs import check_choice
 from fairmargin.networks import ENCODERS
 
 PAGE = "docs/configuration.md"
@@ -440,6 +440,11 @@ def dump(config: Config) -> str:
     return toml_text.document(_plain(config))
 
 
+def extended(file: Path | None, more: Layer) -> str:
+    """TOML text: a configuration file with more in it."""
+    return toml_text.document(_merge({} if file is None else _read(file), more))
+
+
 def difference(a: Config, b: Config) -> list[str]:
     """What changes from `a` to `b`: "train.epochs 24 → 80"."""
     old, new = dict(toml_text.leaves(_plain(a))), dict(toml_text.leaves(_plain(b)))
@@ -671,7 +676,7 @@ def _plain(config: Config) -> Layer:
             if hidden := {name: v for name, v in options.items() if name in type(value).model_fields}:
                 tables[key]["options"] = hidden
         elif isinstance(value, _Section):
-            tables[key] = _given(value)
+            tables[key] = {name: _plain_value(v) for name, v in value}  # a preset may have what is "none" here
         elif key != "players":
             tables[key] = value
         elif value:

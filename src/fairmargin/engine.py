@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fairmargin import progress, threads, workers
+from fairmargin.choices import check_choice
 from fairmargin.data.sources import VARIABLE
 from fairmargin.interrupt import Interrupted, stop_requests
-from fairmargin.losses.inputs import check_choice
 from fairmargin.record import Locked, RunFolder
 
 ENGINES = ("local", "ray")

@@ -385,14 +385,14 @@ def _conclude(config: Config, accuracy: str, trials: list[Trial], folder: Path) 
     return Tuned(config.method.name, accuracy, trials, best, file)
 
 
-def settings(found: Sequence[Tuned]) -> str:
-    """TOML with the best settings of every method, which "fairmargin compare" takes as its file."""
+def settings(found: Sequence[Tuned], file: Path | None = None) -> str:
+    """TOML with the best settings of every method, in what `file` has; "fairmargin compare" takes it as its file."""
     nested: dict[str, Any] = {}
     for row in found:
         for key, value in row.best.settings.items():
             section, _, name = key.partition(".")
             nested.setdefault(row.method, {}).setdefault(section, {})[name] = value
-    return toml_text.document({"methods": nested})
+    return configuration.extended(file, {"methods": nested})
 
 
 def table(found: Sequence[Tuned]) -> Table:

@@ -293,7 +293,7 @@ def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "m.parquet").touch()
-    with pytest.raises(ImportError, match="pip install pyarrow"):
+    with pytest.raises(ValueError, match=r'pip install "fairmargin\[parquet\]"'):
         read_manifest(tmp_path / "m.parquet")
 
 

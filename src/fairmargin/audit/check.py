@@ -24,8 +24,8 @@ class Limit:
     bound: float
 
     def __post_init__(self) -> None:
+        from fairmargin.choices import check_choice
         from fairmargin.evaluate.accuracy import NAMES
-        from fairmargin.losses.inputs import check_choice
 
         check_choice(self.name, "accuracy", (*NAMES, GAP))
         if not 0 <= self.bound <= 1:
@@ -83,12 +83,12 @@ class Check:
         if self.lower_bound and self.low is None:
             interval += ": the value is compared"
         wanted = f"{'at most' if self.limit.at_most else 'at least'} {self.limit.bound:g}"
-        what = self.limit.name
+        what, number = self.limit.name, f"{self.value:.3f}"
         if self.lower_bound and self.low is not None:
-            what = f"lower end of {what}"
+            what, number, interval = f"lower end of {what}", f"{self.compared:.3f}", f"{number}, {interval}"
         state = "BROKEN" if self.broken else "UNSURE" if self.unsure else "holds "
         doubt = f"; {self._doubt()}" if self.unsure else ""
-        return f"{state}  {what}: {self.value:.3f} ({interval}), {wanted} wanted{doubt}"
+        return f"{state}  {what}: {number} ({interval}), {wanted} wanted{doubt}"
 
     def _doubt(self) -> str:
         from fairmargin.evaluate.accuracy import LEAST

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fairmargin.data.cli import one_message
+from fairmargin.messages import said_plainly
 
 if TYPE_CHECKING:
     from fairmargin.audit.section import Found
@@ -71,7 +71,7 @@ def audit(
     from fairmargin.audit.page import write
     from fairmargin.record import is_run
 
-    with one_message():
+    with said_plainly():
         path = Path(target)
         of_model = path.suffix == ".npz" or (path.is_dir() and is_run(path))
         if of_model and (inject or cure or fail_on_shortcut or config or changes):

@@ -48,10 +48,6 @@ class Score:
         chance = 1 / len(self.recall)
         return (self.accuracy - chance) / (1 - chance)
 
-    @property
-    def strength_error(self) -> float:
-        return self.error / (1 - 1 / len(self.recall))
-
 
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(fit, score): each class cut in two at random."""

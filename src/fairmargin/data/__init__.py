@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairmargin.choices import check_choice
 from fairmargin.data import (
     bffhq,
     biased_mnist,
@@ -29,7 +30,6 @@ from fairmargin.data import (
 )
 from fairmargin.data.options import nearest_option
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
-from fairmargin.losses.inputs import check_choice
 
 DATASETS: dict[str, Callable[..., Data]] = {
     "mnist": mnist.build,

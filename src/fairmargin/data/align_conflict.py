@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data.bias import count_cells, is_aligned, split_off
 from fairmargin.data.geometry import Geometry, image_files
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import ArraySplit, Data, FileSplit
 from fairmargin.data.views import Views
-from fairmargin.losses.inputs import check_choice
 
 IN_MEMORY = 64  # images up to this size are decoded once and kept: 50,000 of 32×32 take 154 MB
 _NAME = re.compile(r".*_(\d+)_(\d+)\.[^._]+")

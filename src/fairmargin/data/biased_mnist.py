@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import assign_by_count, count_cells, split_off
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain
-from fairmargin.losses.inputs import check_choice
 
 DIGITS = tuple("0123456789")
 COLOURS = ("red", "green", "blue", "yellow", "magenta", "cyan", "orange", "pink", "violet")

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.geometry import Geometry
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import Data, FileSplit
 from fairmargin.data.views import IMAGENET, crop_flip, plain, resized_crop_flip
-from fairmargin.losses.inputs import check_choice
 
 TARGETS = {"blond": "Blond_Hair", "makeup": "Heavy_Makeup"}
 TRAIN, VALID, TEST = 0, 1, 2

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import CIFAR10, CIFAR100, crop_flip, plain, supcon
-from fairmargin.losses.inputs import check_choice
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import assign_by_milestones, count_cells
 from fairmargin.data.biased_mnist import DIGITS
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain
-from fairmargin.losses.inputs import check_choice
 
 COLOURS = np.array(
     [

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data import sources
 from fairmargin.data.bias import assign_by_count, count_cells
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain
-from fairmargin.losses.inputs import check_choice
 
 FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
 FACTORS = {"shape": 3, "scale": 6, "orientation": 40, "x": 32, "y": 32}  # in the order of the file, the last fastest

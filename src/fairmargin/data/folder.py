@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.decode import EXTENSIONS, Decoder, UnreadableImage, check_file, open_rgb
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
 from fairmargin.data.table import BadManifest, Problem, find_column, find_column_if_there, read_table
-from fairmargin.losses.inputs import check_choice
 
 SPLITS = {"train": "train", "valid": "valid", "validation": "valid", "val": "valid", "dev": "valid", "test": "test"}
 UNKNOWN = ("", "?", "unknown", "nan")  # bias cells that say nothing, in any case of letters

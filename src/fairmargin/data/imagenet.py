@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.geometry import Geometry, image_files
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import Data, FileSplit
 from fairmargin.data.views import IMAGENET, Views, plain, resized_crop_flip
-from fairmargin.losses.inputs import check_choice
 
 # The subset of ReBias: neither the "ImageNet-9" of the backgrounds challenge nor "restricted ImageNet".
 NINE = {

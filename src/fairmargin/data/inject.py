@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairmargin.choices import check_choice
 from fairmargin.data.bias import assign_by_count, count_cells
 from fairmargin.data.biased_mnist import COLOURS, PALETTES, TENTH
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
-from fairmargin.losses.inputs import check_choice
 
 MOST_VALUES = 10  # of the planted attribute; with more classes several share one
 AT_ONCE = 1 << 20  # values painted at a time

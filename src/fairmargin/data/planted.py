@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data.bias import assign_by_count, count_cells
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, JITTER, Views, plain
-from fairmargin.losses.inputs import check_choice
 
 MOST_CLASSES = 8  # more angles than these can hardly be told apart on so few pixels
 THICKNESS = 0.9  # pixels from a bar's middle at which it has faded to 1/√e

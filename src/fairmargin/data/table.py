@@ -79,7 +79,9 @@ def _parquet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise ImportError(f"{path}: reading Parquet needs pyarrow (pip install pyarrow); or save it as CSV") from None
+        raise ValueError(
+            f'{path}: Parquet needs an extra: pip install "fairmargin[parquet]"; or save it as CSV'
+        ) from None
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:

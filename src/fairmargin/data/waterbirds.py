@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from fairmargin.batch import DataInfo
+from fairmargin.choices import check_choice
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.geometry import Geometry
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import Data, FileSplit
 from fairmargin.data.views import IMAGENET, plain, resized_crop_flip
-from fairmargin.losses.inputs import check_choice
 
 ARCHIVE = "waterbird_complete95_forest2water2"
 BIRDS = ("landbird", "waterbird")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fairmargin.choices import check_choice
 from fairmargin.data.corruptions import blur, digital, elastic, noise, spatter, weather
 from fairmargin.data.corruptions.pixels import Streams, check_level
 from fairmargin.data.corruptions.weather import frost_source
-from fairmargin.losses.inputs import check_choice
 
 __all__ = ["CORRUPTIONS", "corrupt", "frost_source"]
 

@@ -1,7 +1,5 @@
 """`fairmargin data`: which raw data there is, how to get it, whether it is what it should be."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -9,30 +7,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fairmargin.data import sources
-from fairmargin.data.table import SHOWN, BadManifest
+from fairmargin.messages import said_plainly
 
 app = typer.Typer(help="List, get and check raw data.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help='A name from "fairmargin data list".')]
 Root = Annotated[
-    Path | None, typer.Option("--root", help=f"Folder of all data; else ${sources.VARIABLE}, else the user's cache.")
+    Path | None, typer.Option("--root", help="Folder of all data; else $FAIRMARGIN_DATA, else the user's cache.")
 ]
-
-
-@contextmanager
-def one_message() -> Iterator[None]:
-    """What a person can put right is said in one message, without a traceback."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        typer.echo(error.report() if isinstance(error, BadManifest) else str(error), err=True)
-        raise typer.Exit(2) from error
 
 
 @app.command("list")
 def list_sources(root: Root = None) -> None:
     """Show every source of raw data, and whether it is there."""
+    from fairmargin.data import sources
+
     folder = sources.data_root(root)
     table = Table("name", "what it is", "there?", "how obtained", title=f"raw data under {folder}")
     for name, source in sources.SOURCES.items():
@@ -48,7 +37,9 @@ def list_sources(root: Root = None) -> None:
 @app.command()
 def get(name: Name, root: Root = None) -> None:
     """Download what is missing of a source and check it; an interrupted download goes on where it stopped."""
-    with one_message():
+    from fairmargin.data import sources
+
+    with said_plainly():
         files = sources.get(name, sources.data_root(root))
     typer.echo(f"{name}: {len(files)} files, complete, in {next(iter(files.values())).parent}")
 
@@ -56,7 +47,9 @@ def get(name: Name, root: Root = None) -> None:
 @app.command()
 def verify(name: Name, root: Root = None) -> None:
     """Compare the checksums of a source's files with the published ones."""
-    with one_message():
+    from fairmargin.data import sources
+
+    with said_plainly():
         files = sources.locate(name, sources.data_root(root))
         rows = sources.verify(name, sources.data_root(root))
         for file, right, why in rows:
@@ -76,11 +69,12 @@ def show(
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "train",
 ) -> None:
     """Draw examples and the (label × bias) counts of a dataset. Other options are the dataset's own: --rho 0.9 …"""
+    from fairmargin.choices import check_choice
     from fairmargin.data import DATASETS, build, options
     from fairmargin.data.show import draw
-    from fairmargin.losses.inputs import check_choice
+    from fairmargin.data.table import SHOWN
 
-    with one_message():
+    with said_plainly():
         check_choice(split, "split", ("train", "valid", "test"))
         own = name not in DATASETS and Path(name).exists()
         if own and root is not None:

@@ -1,0 +1,31 @@
+"""How a command ends when it cannot go on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+WRONG_INPUT, DIVERGED, SIGNAL = 2, 3, 128  # exit codes; SIGNAL plus the number of the one that stopped a run
+
+
+@contextmanager
+def said_plainly() -> Iterator[None]:
+    """What a person can put right is said in one message, without a traceback, with an exit code of its own kind."""
+    from fairmargin.data.table import BadManifest
+    from fairmargin.interrupt import Interrupted
+    from fairmargin.train import Diverged
+
+    try:
+        yield
+    except Interrupted as stop:
+        typer.echo(str(stop), err=True)
+        raise typer.Exit(SIGNAL + stop.number) from stop
+    except Diverged as error:
+        typer.echo(f"training diverged. {error}", err=True)
+        raise typer.Exit(DIVERGED) from error
+    except BadManifest as error:
+        typer.echo(error.report(), err=True)
+        raise typer.Exit(WRONG_INPUT) from error
+    except (OSError, ValueError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(WRONG_INPUT) from error
