@@ -36,15 +36,18 @@ def test_cells_of_one_folder_have_one_configuration(budget: str) -> None:
 
 
 def test_the_paper_s_weights_reach_the_configuration() -> None:
+    reached = set()
     for (dataset, method, setting), wanted in weights().items():
         table = {"biased-mnist": "3", "corrupted-cifar10": "4", "bffhq": "4", "imagenet9": "5"}[dataset]
         for reading in ("paper", "authors"):
             for cell in cells(table, readings=[reading]):
                 if (cell.dataset, cell.row, cell.setting) == (dataset, method, setting):
+                    reached.add((dataset, method, setting))
                     options = cell.config("paper", 0).method.options
                     assert {key: options[key] for key in ("alpha", "epsilon")} | {
                         "lambda": options["lambda_"]
                     } == wanted
+    assert reached == set(weights())
 
 
 def test_readings_are_not_mixed() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairmargin import config as configuration
-from fairmargin.reproduce import ledger, measures, orderings, pages, show
+from fairmargin.reproduce import drawing, ledger, measures, orderings, pages, show
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.ledger import Line
 
@@ -137,12 +137,14 @@ def run_folder(
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(configuration.dump(cell.config("laptop", seed, extra)))
     (folder / "environment.json").write_text(json.dumps({"git": {"commit": "0123456789abcdef"}}))
-    event = {"event": "evaluation", "epoch": epochs, "step": 10, "valid": {}, "test": {"plain": 0.25}}
-    (folder / "metrics.jsonl").write_text(json.dumps(event) + "\n")
+    course = [0.25] if accuracy is None else [accuracy + 0.01, accuracy]
+    evaluated = {"event": "evaluation", "epoch": epochs, "step": 10, "valid": {}}
+    events = [evaluated | {"test": {"plain": value}} for value in course]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     if accuracy is not None:
-        records = {"last": {}, "best-on-test": {"test": {"plain": accuracy + 0.01}}}
+        records: dict[str, object] = {"last": {}}
         test = {"own": {"accuracy": {"plain": {"value": accuracy}}}}
-        result = {"epochs": 4, "steps": 100, "records": records, "test": test, "extra_tests": {}}
+        result = {"epochs": epochs, "steps": 100, "records": records, "test": test, "extra_tests": {}}
         (folder / "result.json").write_text(json.dumps(result))
 
 
@@ -155,6 +157,9 @@ def test_runs_become_lines(tmp_path: Path) -> None:
     assert (found.ours, found.ours_std, found.best_on_test, found.seeds) == (55.0, 7.07, 56.0, 2)
     assert (found.gap, found.commit, found.epochs) == (-35.8, "012345678", "4 of 4")
     assert found.command == 'fairmargin reproduce 3 --cell "biased-mnist/ce:rho=0.99" --budget laptop --seeds 2'
+    assert cell.command("laptop", [0]).endswith(" --seeds 1")
+    assert cell.command("laptop", [5]).endswith(" --seeds 5,")
+    assert cell.command("laptop", [0, 2]).endswith(" --seeds 0,2")
 
 
 def test_a_run_that_goes_on_is_shown_with_the_epochs_done(tmp_path: Path) -> None:
@@ -194,6 +199,41 @@ def test_what_is_printed_counts_finished_runs_as_the_ledger_does(tmp_path: Path)
     run_folder(cell, tmp_path, 1, None, epochs=1)
     (ours, seeds) = (list(column.cells) for column in show.table([cell], tmp_path, "laptop").columns[2:])
     assert (ours, seeds) == (["50.0"], ["1"])
+
+
+def test_the_best_epoch_is_the_best_of_what_is_reported(tmp_path: Path) -> None:
+    """Of bFFHQ the conflicting samples, though another accuracy chose the record of the best epoch."""
+    (cell,) = cells("4", pattern="bffhq/vanilla*")
+    run_folder(cell, tmp_path, 0, 0.5)
+    folder = cell.folder(tmp_path, "laptop", 0)
+    course = [
+        {"plain": 0.9, "conflicting": 0.3},
+        {"plain": 0.7, "conflicting": 0.45},
+        {"plain": 0.8, "conflicting": 0.4},
+    ]
+    events = [
+        {"event": "evaluation", "epoch": i, "step": 10, "valid": {}, "test": test} for i, test in enumerate(course, 1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    accuracy = {"plain": {"value": 0.8}, "conflicting": {"value": 0.4}}
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"test": {"own": {"accuracy": accuracy}}}))
+    (one,) = ledger.that_count(ledger.runs_of(cell, tmp_path, "laptop"))
+    assert (one.last, one.best_on_test) == (40.0, 45.0)
+
+
+def test_a_figure_is_drawn_from_finished_runs_made_as_planned(tmp_path: Path) -> None:
+    planned, changed, begun = cells("figure2", pattern="eps-supcon:rho=0.99;eps=0*")[:3]
+    run_folder(changed, tmp_path, 0, 0.9, extra=["train.epochs=2"])
+    run_folder(begun, tmp_path, 0, None, epochs=1)
+    said: list[str] = []
+    with pytest.raises(ValueError, match="Figure 2 has no finished run to draw"):
+        drawing.draw("figure2", tmp_path, "laptop", said.append)
+    assert "train.epochs" in said[0]
+    run_folder(planned, tmp_path, 0, 0.5, epochs=24)
+    drawn = json.loads(drawing.draw("figure2", tmp_path, "laptop").numbers.read_text())
+    assert [point["accuracies"] for point in drawn["points"] if point["accuracies"]] == [[50.0]]
+    assert "1 seed" in drawn["budget"]
 
 
 def test_a_run_that_ends_by_its_steps_is_whole(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairmargin.losses.inputs import check_choice
+from fairmargin.choices import check_choice
 
 BUDGETS = ("paper", "laptop", "smoke")
 GENERIC = ("cifar10", "cifar100", "imagenet100")
@@ -143,7 +143,7 @@ REDUCED = {
 ABSENT = {
     "imagenet100": "ImageNet is given only to who signs for it",
     "imagenet9": "ImageNet is given only to who signs for it",
-    "bffhq": "the images are not in a public registry that `fairmargin data get` reaches",
+    "bffhq": "the images are not where `fairmargin data get` can fetch them; docs/data.md says how they lie",
     "cifar10": "ResNet-50 for 1,000 epochs needs a GPU",
     "cifar100": "ResNet-50 for 1,000 epochs needs a GPU",
 }

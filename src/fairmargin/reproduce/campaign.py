@@ -55,7 +55,6 @@ class Task:
 class Outcome:
     task: Task
     failure: str = ""  # why there is no result
-    missing_data: bool = False
 
 
 def plan(
@@ -90,9 +89,7 @@ def perform(task: Task) -> Outcome:
         config = task.cell.config(task.budget, task.seed, extra)
         run(config, task.folder, command=task.command)
         measures.complete(task.folder, config)
-    except MissingData as error:
-        return Outcome(task, str(error), missing_data=True)
-    except (Diverged, Unsuited) as error:
+    except (Diverged, MissingData, Unsuited) as error:
         return Outcome(task, str(error))
     return Outcome(task)
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from fairmargin import config as configuration
 from fairmargin import toml_text
+from fairmargin.choices import check_choice
 from fairmargin.config import Config
-from fairmargin.losses.inputs import check_choice
 from fairmargin.methods.objective import ROWS
 from fairmargin.reproduce import budgets
 from fairmargin.reproduce.published import Published, published, weights
@@ -26,6 +26,7 @@ Settings = dict[str, Any]  # by key of the configuration
 TABLES = ("1", "2", "3", "4", "5", "8", "9", "10", "11", "12")
 FIGURES = ("figure1", "figure2", "figure3", "figure4", "figure5")
 STUDY = "fairkl"  # ours: which FairKL works best
+EVERYTHING = (*TABLES, "text", *FIGURES, STUDY)
 KEYS = {  # of the published settings
     "rho": "data.rho",
     "ratio_pct": "data.ratio",
@@ -106,9 +107,11 @@ class Cell:
             overrides=[*_overrides(self.settings | changes.settings), *extra],
         )
 
-    def command(self, budget: str, seeds: int | None = None) -> str:
+    def command(self, budget: str, seeds: Sequence[int] = ()) -> str:
         words = ["fairmargin", "reproduce", self.table, f'--cell "{self.name}"', "--budget", budget]
-        return " ".join([*words, *([] if seeds is None else ["--seeds", str(seeds)])])
+        first = list(seeds) == list(range(len(seeds)))
+        given = str(len(seeds)) if first else f"{','.join(map(str, seeds))}{',' if len(seeds) == 1 else ''}"
+        return " ".join([*words, *(["--seeds", given] if seeds else [])])
 
     @property
     def needs_scores(self) -> bool:
@@ -121,10 +124,10 @@ def _overrides(settings: Settings) -> list[str]:
 
 def cells(what: str, *, pattern: str | None = None, readings: Sequence[str] = tuple(READINGS)) -> list[Cell]:
     """Of a table, a figure, the study of FairKL, or "all"; those whose name `pattern` matches: "*rho=0.99@authors"."""
-    check_choice(what, "table or figure", ("all", *TABLES, "text", *FIGURES, STUDY))
+    check_choice(what, "table or figure", ("all", *EVERYTHING))
     for reading in readings:
         check_choice(reading, "reading", READINGS)
-    names = [*TABLES, "text", *FIGURES, STUDY] if what == "all" else [what]
+    names = EVERYTHING if what == "all" else [what]
     found = [cell for name in names for cell in _of(name) if not cell.reading or cell.reading in readings]
     if pattern is None:
         return found

@@ -6,13 +6,13 @@ from pathlib import Path
 from rich.console import Console
 
 from fairmargin.checkpoint import write_atomically
+from fairmargin.choices import check_choice
 from fairmargin.engine import HERE, Engine
-from fairmargin.losses.inputs import check_choice
 from fairmargin.reproduce import budgets, campaign, curves, drawing, ledger, pages, probe, show
-from fairmargin.reproduce.cells import FIGURES, READINGS, STUDY, TABLES, Cell, cells
+from fairmargin.reproduce.cells import EVERYTHING, FIGURES, READINGS, STUDY, Cell, cells
 from fairmargin.reproduce.ledger import Say
 
-WHAT = ("all", *TABLES, "text", *FIGURES, STUDY, "ledger")
+WHAT = ("all", *EVERYTHING, "ledger")
 SEEDS = {"paper": 3, "laptop": 1, "smoke": 1}  # unless told otherwise
 
 
@@ -34,8 +34,8 @@ def reproduce(
     command: Sequence[str],
     say: Say,
     engine: Engine = HERE,
-) -> list[campaign.Outcome]:
-    """What could not be run. Finished cells are only read."""
+) -> list[str]:
+    """What could not be run or drawn, and why. Finished cells are only read."""
     check_choice(what, "table or figure", WHAT)
     check_choice(budget, "budget", budgets.BUDGETS)
     wanted = chosen(what, pattern, reading)
@@ -48,11 +48,14 @@ def reproduce(
         say(f"{len(missing)} of {len(tasks)} runs, {whole} of training one after the other")
         return []
     outcomes = list(campaign.carry_out(tasks, say, engine))
-    failed = [outcome for outcome in outcomes if outcome.failure]
+    failed = [f"{outcome.task}: {outcome.failure}" for outcome in outcomes if outcome.failure]
     if tasks:
         Console().print(show.table(wanted, out, budget))
     for figure in FIGURES if what == "all" else [what] if what in FIGURES else []:
-        say(f"{figure}: {drawing.draw(figure, out, budget).png}")
+        try:
+            say(f"{figure}: {drawing.draw(figure, out, budget, say).png}")
+        except ValueError as error:
+            failed.append(f"{figure}: {error}")
     if what == STUDY:
         say(show.study(out, budget) or f"nothing of {STUDY} is finished")
     return failed

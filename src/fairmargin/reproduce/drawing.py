@@ -5,35 +5,34 @@ from pathlib import Path
 from fairmargin.report.runs import read_run
 from fairmargin.reproduce import budgets, figures
 from fairmargin.reproduce.cells import cells
-from fairmargin.reproduce.ledger import runs_of
-from fairmargin.reproduce.measures import measured
+from fairmargin.reproduce.ledger import Say, runs_as_planned, that_count
 from fairmargin.reproduce.picture import Drawn
 
 ILLUSTRATIONS = {"figure1": figures.figure_1, "figure3": figures.figure_3, "figure4": figures.figure_4}
 
 
-def draw(figure: str, out: Path, budget: str) -> Drawn:
-    """Into OUT/figures. Of Figures 2 and 5 whatever was run, and what was not is marked."""
+def draw(figure: str, out: Path, budget: str, say: Say = lambda _: None) -> Drawn:
+    """Into OUT/figures. Of Figures 2 and 5 whatever was run as planned, and what was not is marked."""
     if figure in ILLUSTRATIONS:
         return ILLUSTRATIONS[figure](out / "figures")
     folder = out / "figures" / budget
-    return _sweep(folder, out, budget) if figure == "figure2" else _histograms(folder, out, budget)
+    return (_sweep if figure == "figure2" else _histograms)(folder, out, budget, say)
 
 
-def _sweep(folder: Path, out: Path, budget: str) -> Drawn:
+def _sweep(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
     rows, seeds = [], set()
     for cell in cells("figure2"):
-        found = [one for record in runs_of(cell, out, budget) if (one := measured(record))]
+        found = [one for one in that_count(runs_as_planned(cell, out, budget, say)) if one.whole]
         seeds |= {one.seed for one in found}
         rho, epsilon = cell.config(budget, 0).data.options["rho"], cell.settings["method.epsilon"]
         rows.append(figures.Row(cell.method, rho, epsilon, [one.last / 100 for one in found]))
     return figures.figure_2(rows, folder, budget=_caption("figure2", budget, len(seeds)))
 
 
-def _histograms(folder: Path, out: Path, budget: str) -> Drawn:
+def _histograms(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
     runs = {}
     for cell in cells("figure5"):
-        if records := runs_of(cell, out, budget):
+        if records := [record for record in runs_as_planned(cell, out, budget, say) if record.finished]:
             runs[cell.method, cell.settings["method.epsilon"]] = read_run(records[0].path)
     return figures.figure_5(runs, folder, budget=_caption("figure5", budget, 1))
 

@@ -93,15 +93,15 @@ def runs_of(cell: Cell, out: Path, budget: str) -> list[RunRecord]:
 
 
 def runs_as_planned(cell: Cell, out: Path, budget: str, say: Say = lambda _: None) -> list[RunRecord]:
-    """Without those made with `--set` into something else than the cell they are named after."""
+    """Without those made with `--set` into something else than the cell they are named after, or on drawn data unasked."""
     records = []
     for record in runs_of(cell, out, budget):
         planned = cell.config(budget, int(record.config["seed"]))
         changes = changed(planned, load_resolved(record.path / CONFIG))
-        if drawn := record.data.get("notes", {}).get("stand-in"):
+        if budget != "smoke" and (drawn := record.data.get("notes", {}).get("stand-in")):
             changes.append(drawn)
         if changes := [change for change in changes if not change.startswith(MEASURING)]:
-            say(f"not in the ledger: {record.path} is not {cell.name} ({'; '.join(changes)})")
+            say(f"left out: {record.path} is not {cell.name} ({'; '.join(changes)})")
         else:
             records.append(record)
     return records
@@ -124,14 +124,14 @@ def _line(cell: Cell, number: Published, budget: str, records: Sequence[RunRecor
         gap=round(statistics.fmean(ours) - number.mean, 2),
         note=budgets.note(budget, cell.table, cell.dataset),
         commit=several[-1].commit,
-        command=cell.command(budget, len(ours)),
+        command=cell.command(budget, [one.seed for one in several]),
     )
 
 
 def that_count(records: Sequence[RunRecord], measure: str = "") -> list[Measured]:
     """What the runs measured; while a seed goes on, the finished ones count."""
     several = [one for record in records if (one := measured(record, measure))]
-    finished = [one for one in several if one.epochs >= one.of_epochs]
+    finished = [one for one in several if one.whole]
     return finished or several
 
 
@@ -163,7 +163,7 @@ def judged(lines: Sequence[Line]) -> list[Line]:
 
 def _verdict(line: Line, lines: Sequence[Line]) -> str:
     assert line.gap is not None
-    number = Published(*_facts(line), line.published, line.published_std, line.origin, "")
+    number = Published(*_facts(line), line.published, line.published_std, line.origin)
     if not line.whole:
         return f"not judged (unfinished, {line.epochs} epochs)"
     if line.budget == "paper" and abs(line.gap) <= number.band:

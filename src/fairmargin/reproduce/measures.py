@@ -33,33 +33,36 @@ class Measured:
     best_on_test: float | None  # the literature's convention; chosen by what it reports
     epochs: int  # done
     of_epochs: int
-    steps: int
     commit: str
+
+    @property
+    def whole(self) -> bool:
+        return self.epochs >= self.of_epochs
 
 
 def measured(record: RunRecord, measure: str = "") -> Measured | None:
     """`measure` is the column of a table that has several ("unb", "imagenet-a"); None while there is nothing to report."""
     commit = str((record.environment.get("git") or {}).get("commit") or "")[:9]
     seed = int(record.config["seed"])
+    course = [100 * value for _, value in evaluated(record)]
     if record.result is None:
-        evaluations = _evaluations(record)
-        if not evaluations or measure not in ("", "biased"):
+        if not course or measure not in ("", "biased"):
             return None
-        values = [100 * value for _, value in evaluated(record)]
-        last = evaluations[-1]
-        epochs, steps = int(last["epoch"]), int(last["step"])
-        return Measured(seed, values[-1], max(values), epochs, _length(record, epochs, steps), steps, commit)
-    value, best = _finished(record, record.result, measure)
+        latest = _evaluations(record)[-1]
+        epochs, steps = int(latest["epoch"]), int(latest["step"])
+        return Measured(seed, course[-1], max(course), epochs, _length(record, epochs, steps), commit)
+    value, is_of_course = _finished(record, record.result, measure)
     if value is None:
         return None
     epochs, steps = int(record.result["epochs"]), int(record.result["steps"])
-    return Measured(seed, value, best, epochs, _length(record, epochs, steps), steps, commit)
+    best = max(course) if is_of_course and course else None
+    return Measured(seed, value, best, epochs, _length(record, epochs, steps), commit)
 
 
 def _length(record: RunRecord, epochs: int, steps: int) -> int:
     """How many epochs the run is to have, if so many took so many steps; its steps may end it before its epochs do."""
-    most, limit = int(record.config["train"]["epochs"]), record.config["train"].get("steps")
-    return min(most, math.ceil(limit * epochs / steps)) if limit else most
+    most, limit = int(record.config["train"]["epochs"]), record.config["train"].get("steps")  # or "none"
+    return min(most, math.ceil(limit * epochs / steps)) if isinstance(limit, int) else most
 
 
 def evaluated(record: RunRecord) -> list[tuple[int, float]]:
@@ -71,17 +74,17 @@ def _evaluations(record: RunRecord) -> list[dict[str, Any]]:
     return [event for event in record.metrics if event.get("event") == "evaluation" and event["test"]]
 
 
-def _finished(record: RunRecord, result: dict[str, Any], measure: str) -> tuple[float | None, float | None]:
+def _finished(record: RunRecord, result: dict[str, Any], measure: str) -> tuple[float | None, bool]:
+    """What it came to; and whether this is what was evaluated in its course, by the same classifier on the same data."""
     if measure == "unb":
         file = record.path / UNBIASED
-        return (100 * json.loads(file.read_text("utf-8"))["unbiased"] if file.is_file() else None), None
+        return (100 * json.loads(file.read_text("utf-8"))["unbiased"] if file.is_file() else None), False
     sets = result["extra_tests"].get(measure, {}) if measure == "imagenet-a" else result["test"]
     judged = sets.get("probe") or sets.get("own")
     if judged is None:
-        return None, None
+        return None, False
     name = _name(record, judged["accuracy"])
-    best = result["records"].get("best-on-test", {}).get("test", {}) if "probe" not in sets and not measure else {}
-    return 100 * judged["accuracy"][name]["value"], 100 * best[name] if name in best else None
+    return 100 * judged["accuracy"][name]["value"], "probe" not in sets and measure in ("", "biased")
 
 
 def _name(record: RunRecord, accuracy: dict[str, Any]) -> str:

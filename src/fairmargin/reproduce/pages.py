@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairmargin.checkpoint import write_atomically
+from fairmargin.compare import spread
 from fairmargin.reproduce import orderings
 from fairmargin.reproduce.ledger import Line, text
 
@@ -32,7 +33,7 @@ def markdown(lines: Sequence[Line]) -> str:
         "percent: published mean ± std (Barbano et al., ICLR 2023, or whom they quote), ours of the **last** epoch, mean ± "
         "sample std over seeds. *Best epoch on test* is the convention behind the published numbers; it is shown and never "
         "used. A *laptop* number is of a reduced protocol (column *how*): read its order among the others, not its height. "
-        "FairKL is read in two ways that are never mixed, as the *paper* prints it and as the *authors'* code computes it "
+        "FairKL is read in two ways that are never mixed, with the *paper's* divergence and as the *authors'* code computes it "
         "(docs/fidelity.md), and as we *recommend* it (fairkl.md).",
         f"{len(lines)} lines: " + ", ".join(f"{number} {kind}" for kind, number in counts.items()) + ".",
     ]
@@ -86,10 +87,6 @@ def _row(line: Line) -> str:
     return f"| {' | '.join(values)} |"
 
 
-def spread(mean: float, std: float | None) -> str:
-    return f"{mean:.1f}" + (f" ± {std:.1f}" if std is not None else "")
-
-
 def write(folder: Path, lines: Sequence[Line]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "ledger.csv", text(lines).encode())
@@ -126,4 +123,4 @@ def into_readme(readme: str, lines: Sequence[Line]) -> str:
     return f"{before}{BEGIN}\n{summary(lines)}\n{END}{rest.split(END, 1)[1]}"
 
 
-__all__ = ["into_readme", "markdown", "spread", "summary", "write"]
+__all__ = ["into_readme", "markdown", "summary", "write"]

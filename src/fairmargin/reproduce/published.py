@@ -19,7 +19,6 @@ class Published:
     mean: float
     std: float | None
     origin: str  # "paper", or whose number the paper repeats
-    rank: str  # "best", "second" or nothing, as marked there
 
     @property
     def measure(self) -> str:
@@ -41,7 +40,7 @@ def published() -> tuple[Published, ...]:
     for row in _rows("table"):
         std = float(row["std"]) if row["std"] else None
         facts = (row["table"], row["dataset"], row["method"], row["setting"])
-        found.append(Published(*facts, float(row["mean"]), std, row["origin"], row["rank"]))
+        found.append(Published(*facts, float(row["mean"]), std, row["origin"]))
     return tuple(found)
 
 

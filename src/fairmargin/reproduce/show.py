@@ -9,11 +9,11 @@ from typing import Any
 from rich.table import Table
 from scipy.stats import t as student
 
+from fairmargin.compare import spread
 from fairmargin.record import RunRecord
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
 from fairmargin.reproduce.ledger import runs_of, that_count
-from fairmargin.reproduce.pages import spread
 from fairmargin.reproduce.probe import Estimate
 
 SIGNS = ("positive", "negative")

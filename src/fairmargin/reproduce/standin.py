@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image
 
+from fairmargin.choices import check_choice
 from fairmargin.data.biased_mnist import embedded_digits
 from fairmargin.data.imagenet import CSV_HEADER, CSV_ROWS, HUNDRED, NINE
 from fairmargin.data.sources import STANDIN
-from fairmargin.losses.inputs import check_choice
 
 MARK = "Pictures drawn in the layouts of real datasets, to rehearse a reproduction. Accuracies on them mean nothing.\n"
 TEXTURES = 9  # clusters of the textures of 9-class ImageNet
