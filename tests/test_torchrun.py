@@ -58,3 +58,28 @@ def test_two_processes_take_the_step_of_one(steps, name, network):
             for key, value in one[kind].items():
                 assert torch.allclose(two[kind][key], value, rtol=1e-8, atol=1e-10), (rank, kind, key)
     assert any(g.abs().max() > 1e-6 for g in one["gradients"].values())
+
+
+LEAVING = """
+import os, sys, torch
+from pathlib import Path
+from fairmargin.distributed import processes, world_size
+
+def gloo():
+    return [name for one in Path("/proc/self/task").iterdir() if "gloo" in (name := (one / "comm").read_text())]
+
+with processes(torch.device("cpu")):
+    import torch._dynamo  # as the first compilation of a run does
+    inside = world_size(), len(gloo()) > 0
+Path(sys.argv[1], os.environ["RANK"]).write_text(repr([inside, (world_size(), len(gloo()) > 0)]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the names of threads from /proc")
+def test_the_group_and_its_threads_end_with_the_run(tmp_path):
+    """A thread that is left would abort the process now and then when the interpreter ends."""
+    script = tmp_path / "leaving.py"
+    script.write_text(LEAVING)
+    torchrun(2, str(script), str(tmp_path))
+    for rank in "01":
+        assert (tmp_path / rank).read_text() == "[(2, True), (1, False)]"

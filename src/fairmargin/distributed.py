@@ -100,6 +100,10 @@ def processes(device: torch.device) -> Iterator[None]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    # Its functions take the group as a default when they are defined. Imported later, by whatever compiles, they would keep
+    # the group and its threads alive to the interpreter's end, where they can abort the process.
+    from torch.distributed.nn import functional  # noqa: F401
+
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
