@@ -7,6 +7,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fairmargin.cli import app
+from fairmargin.messages import said_plainly
 from fairmargin.report.toy import draw, toy_pair
 from fairmargin.version import __version__
 
@@ -113,3 +114,9 @@ def test_seeds_that_are_none(seeds, expected):
     result = runner.invoke(app, ["compare", "--methods", "ce", "--seeds", seeds])
     assert result.exit_code == 2
     assert expected in result.output
+
+
+def test_output_that_nobody_reads_is_no_mistake():
+    """As in `fairmargin data show planted | head -1`: click ends quietly on EPIPE."""
+    with pytest.raises(BrokenPipeError), said_plainly():
+        raise BrokenPipeError(32, "Broken pipe")

@@ -167,7 +167,8 @@ def test_a_last_sample_alone_is_no_batch_for_batch_norm(here):
 
 
 def test_a_mistyped_path_is_no_unknown_dataset(here):
-    assert "there is no file or folder nothere.csv" in say("train", "--dataset", "nothere.csv").output
+    for words in (["train", "--dataset", "nothere.csv"], ["audit", "nothere.csv"], ["data", "show", "nothere.csv"]):
+        assert "there is no file or folder nothere.csv" in say(*words).output
     assert "did you mean 'biased-mnist'" in say("train", "--dataset", "biased-mnst").output
 
 

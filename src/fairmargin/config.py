@@ -33,7 +33,7 @@ from pydantic import (
 from fairmargin import toml_text
 from fairmargin.builder_options import Option, none_is_nothing, options_of, written
 from fairmargin.choices import check_choice
-from fairmargin.data import DATASETS
+from fairmargin.data import DATASETS, is_own
 from fairmargin.networks import ENCODERS
 
 PAGE = "docs/configuration.md"
@@ -539,10 +539,8 @@ def _without_none(layer: Layer) -> Layer:
 
 
 def _dataset(dataset: str | None) -> Layer:
-    if dataset is not None and dataset not in DATASETS and Path(dataset).exists():
+    if dataset is not None and is_own(dataset):
         return {"name": "folder", "root": dataset}
-    if dataset is not None and dataset not in DATASETS and (Path(dataset).suffix or "/" in dataset):
-        raise ConfigError(f"there is no file or folder {dataset}; check the path, or name one of {', '.join(DATASETS)}")
     return {"name": dataset}
 
 

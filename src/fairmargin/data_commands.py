@@ -70,13 +70,13 @@ def show(
 ) -> None:
     """Draw examples and the (label × bias) counts of a dataset. Other options are the dataset's own: --rho 0.9 …"""
     from fairmargin.choices import check_choice
-    from fairmargin.data import DATASETS, build, options
+    from fairmargin.data import DATASETS, build, is_own, options
     from fairmargin.data.show import draw
     from fairmargin.data.table import SHOWN
 
     with said_plainly():
         check_choice(split, "split", ("train", "valid", "test"))
-        own = name not in DATASETS and Path(name).exists()
+        own = is_own(name)
         if own and root is not None:
             raise ValueError(f"--root is where datasets lie; the folder that the paths in {name} start from is --base")
         if own:

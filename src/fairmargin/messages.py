@@ -26,6 +26,8 @@ def said_plainly() -> Iterator[None]:
     except BadManifest as error:
         typer.echo(error.report(), err=True)
         raise typer.Exit(WRONG_INPUT) from error
+    except BrokenPipeError:  # whoever read our output has had enough of it: no mistake, and nobody to tell
+        raise
     except (OSError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(WRONG_INPUT) from error

@@ -205,6 +205,16 @@ def test_no_known_bias_is_no_bias(tmp_path):
     assert data.info.counts.shape == (2, 0)
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv_as_spreadsheets_write_it(tmp_path, delimiter):
+    """With a byte-order mark, with semicolons where the comma is the decimal point, with a blank line in front."""
+    picture(tmp_path / "a.png")
+    lines = ["", delimiter.join(["path", "label", "bias"]), delimiter.join(["a.png", '"owl; barn, old\tone"', "1"])]
+    (tmp_path / "m.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    (sample,) = read_manifest(tmp_path / "m.csv").samples
+    assert (sample.file, sample.label, sample.bias, sample.row) == ("a.png", "owl; barn, old\tone", "1", 3)
+
+
 def test_columns_go_by_any_name_and_a_wrong_name_gets_a_hint(tmp_path):
     picture(tmp_path / "a.png")
     header = ["file", "species", "habitat", "fold"]
@@ -216,7 +226,9 @@ def test_columns_go_by_any_name_and_a_wrong_name_gets_a_hint(tmp_path):
         BadManifest, match=r'no column "specie": did you mean "species"\? .*file, species, habitat, fold'
     ):
         read_manifest(manifest, **{**names, "label_column": "specie"})
-    with pytest.raises(BadManifest, match='no column "path"'):
+    with pytest.raises(
+        BadManifest, match=r'no column "path"[^$]*--set data.path_column=… \("data show": --path-column …'
+    ):
         read_manifest(manifest)
     with pytest.raises(BadManifest, match='no column "folds"'):
         read_manifest(manifest, **{**names, "split_column": "folds"})

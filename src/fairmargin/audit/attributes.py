@@ -268,7 +268,7 @@ def manifest_columns(
 ) -> dict[str, list[str]]:
     """What else a manifest says of the files `paths`: the columns of its table except `leave_out`, in that order."""
     header, rows = read_table(manifest)
-    at = find_column(manifest, header, path_column)
+    at = find_column(manifest, header, path_column, "path_column")
     row_of = {Path(os.path.abspath(base / cells[at])): cells for _, cells in rows if len(cells) == len(header)}
     others = {name: k for k, name in enumerate(header) if name and k != at and name not in leave_out}
     return {name: [row_of[path][k] for path in paths] for name, k in others.items()}

@@ -58,6 +58,15 @@ DATASETS: dict[str, Callable[..., Data]] = {
 WITHOUT_FILES = ("mnist-mini", "biased-mnist-mini", "planted")
 
 
+def is_own(name: str) -> bool:
+    """Whether this is the path of somebody's manifest or image folder, and not the name of a dataset."""
+    if name in DATASETS or not (Path(name).exists() or Path(name).suffix or "/" in name):
+        return False
+    if not Path(name).exists():
+        raise ValueError(f"there is no file or folder {name}; check the path, or name one of {', '.join(DATASETS)}")
+    return True
+
+
 def build(name: str, root: Path | None = None, **options: Any) -> Data:
     """The dataset `name` from the data root (argument, $FAIRMARGIN_DATA, or the user's cache)."""
     check_choice(name, "dataset", DATASETS)
@@ -76,4 +85,4 @@ def build(name: str, root: Path | None = None, **options: Any) -> Data:
     return built
 
 
-__all__ = ["DATASETS", "ArraySplit", "Data", "FileSplit", "Split", "build"]
+__all__ = ["DATASETS", "ArraySplit", "Data", "FileSplit", "Split", "build", "is_own"]

@@ -198,13 +198,13 @@ def _manifest_drafts(
     root: Path | None,
 ) -> list[_Draft]:
     header, rows = read_table(path)
-    path_at = find_column(path, header, path_column)
-    label_at = find_column(path, header, label_column)
+    path_at = find_column(path, header, path_column, "path_column")
+    label_at = find_column(path, header, label_column, "label_column")
     biases = [bias_columns] if isinstance(bias_columns, str) else list(bias_columns)
     find = find_column_if_there if biases == ["bias"] else find_column
-    bias_at = [at for name in biases if (at := find(path, header, name)) is not None]
+    bias_at = [at for name in biases if (at := find(path, header, name, "bias_columns")) is not None]
     find = find_column_if_there if split_column == "split" else find_column
-    split_at = None if split_column is None else find(path, header, split_column)
+    split_at = None if split_column is None else find(path, header, split_column, "split_column")
     base = Path(os.path.abspath(path.parent if root is None else root))
 
     drafts = []

@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
+DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}  # a .csv has the first that its header has
 PARQUET = (".parquet", ".pq")
 SHOWN = 20  # problems in the message; the exception holds all
 
@@ -60,7 +61,7 @@ def read_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     last = 0
     try:
         with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-            reader = csv.reader(file, delimiter=DELIMITERS[kind], skipinitialspace=kind == ".csv", strict=True)
+            reader = csv.reader(file, delimiter=_delimiter(file, kind), skipinitialspace=kind == ".csv", strict=True)
             for row, cells in enumerate(reader, start=1):
                 last = row
                 if cells:
@@ -73,6 +74,13 @@ def read_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     if any("\ufffd" in name for name in header):
         raise BadManifest([Problem(1, str(path), "the header is not UTF-8 text; save it as UTF-8")], str(path))
     return header, lines[1:]
+
+
+def _delimiter(file: TextIO, kind: str) -> str:
+    """Spreadsheets write semicolons where a comma is the decimal point."""
+    header = next((line for line in file if line.strip()), "")
+    file.seek(0)
+    return next((one for one in DELIMITERS[kind] if one in header), DELIMITERS[kind][0])
 
 
 def _parquet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -97,17 +105,19 @@ def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def find_column(path: Path, header: list[str], name: str) -> int:
+def find_column(path: Path, header: list[str], name: str, option: str) -> int:
+    """Where the column `name` stands; `option` is the setting that names it."""
     if header.count(name) == 1:
         return header.index(name)
     plain = {column.casefold(): column for column in header}
     near = difflib.get_close_matches(name.casefold(), plain, n=1, cutoff=0.4)
     hint = f'did you mean "{plain[near[0]]}"? ' if near else ""
     reason = f'column "{name}" stands there more than once. ' if name in header else f'no column "{name}": {hint}'
-    raise BadManifest([Problem(1, str(path), f"{reason}The columns are {', '.join(header)}")], str(path))
+    advice = f'name another with --set data.{option}=… ("data show": --{option.replace("_", "-")} …)'
+    raise BadManifest([Problem(1, str(path), f"{reason}The columns are {', '.join(header)}")], str(path), advice)
 
 
-def find_column_if_there(path: Path, header: list[str], name: str) -> int | None:
+def find_column_if_there(path: Path, header: list[str], name: str, option: str) -> int | None:
     """The default names may be missing; but one that looks like them, "Bias", was not meant to be passed over."""
     alike = difflib.get_close_matches(name, [column.casefold() for column in header], cutoff=0.8)
-    return find_column(path, header, name) if alike else None
+    return find_column(path, header, name, option) if alike else None
