@@ -62,16 +62,20 @@ def test_float32_cells_agree_with_float64_pairs(negatives):
         assert value.item() == pytest.approx(exact.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("collapsed", [False, True])
 @pytest.mark.parametrize("divergence", ["moments", "kl"])
-def test_small_batches_of_nearly_equal_features(divergence):
-    """Cosines of 0.9999 within a class: their variance is a millionth, and squares in float32 would not show it."""
+def test_small_batches_of_nearly_equal_features(divergence, collapsed):
+    """Cosines of 0.9999: their variance is a millionth, and squares in float32 would not show it.
+
+    Within a class, with other classes' near 0; or of all features.
+    """
     torch.manual_seed(0)
     y, b = torch.arange(256) % 4, torch.randint(3, (256,))
-    z = F.normalize(F.one_hot(y, 32) + 0.0018 * torch.randn(256, 32)).float()
+    z = F.normalize(F.one_hot(y * (not collapsed), 32) + 0.0018 * torch.randn(256, 32)).float()
     values, gradients = [], []
     for x in (z.clone().requires_grad_(), z.double().requires_grad_()):
         value = losses.fairkl(
-            x, y, b, divergence=divergence, variance_floor=0.0, chunk=None if x.dtype == z.dtype else 64
+            x, y, b, divergence=divergence, negatives=True, variance_floor=0.0, chunk=None if x.dtype == z.dtype else 64
         )
         values.append(value.item())
         gradients.append(torch.autograd.grad(value, x)[0].double())
