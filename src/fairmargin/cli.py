@@ -430,7 +430,10 @@ def reproduce(
     seeds: Annotated[str | None, typer.Option(help="How many, or which: 0,5. By default 3 (paper) or 1.")] = None,
     cell: Annotated[str | None, typer.Option(help='Only those whose name matches: "*fairkl:rho=0.99@authors".')] = None,
     reading: Annotated[
-        str | None, typer.Option(help="Of FairKL: paper, authors, recommended; comma-separated. All by default.")
+        str | None,
+        typer.Option(
+            help="Of FairKL, comma-separated: paper, authors, recommended (these three by default), released."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would run, with the time a probe suggests.")

@@ -5,6 +5,7 @@ import pytest
 from fairmargin import config as configuration
 from fairmargin.reproduce import budgets, files
 from fairmargin.reproduce.cells import EPSILONS, READINGS, RHOS, cells
+from fairmargin.reproduce.command import chosen
 from fairmargin.reproduce.published import published, weights
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "reproduce"
@@ -55,11 +56,24 @@ def test_readings_are_not_mixed() -> None:
         if cell.reading:
             assert "weighting" not in cell.config("paper", 0).method.options
             assert cell.config("paper", 0).method.options["variant"] == "paper"
-    for cell in cells("3", readings=["authors"]):
+    for cell in cells("all", readings=["authors"]):
         if cell.reading:
             options = cell.config("paper", 0).method.options
             assert options["variant"] == "authors"
-            assert options.get("weighting") == (None if cell.method == "ce+fairkl" else "released")
+            assert "weighting" not in options  # α once, no τ/0.07
+    released = [cell for cell in cells("all", readings=["released"]) if cell.reading]
+    assert {cell.table for cell in released} == {"3", "4", "10", "11", "12"}
+    for cell in released:
+        options = cell.config("paper", 0).method.options
+        assert (options["variant"], options["weighting"]) == ("authors", "released")
+        assert cell.method != "ce+fairkl"  # whose released script has α once
+
+
+def test_the_released_weighting_is_run_only_when_it_is_named() -> None:
+    assert "released" not in {cell.reading for cell in chosen("3", None, None)}
+    assert "released" not in {cell.reading for cell in chosen("3", "*rho=0.99*", None)}
+    assert {cell.reading for cell in chosen("3", "*supinfonce+fairkl:rho=0.99*", "released")} == {"released"}
+    assert {cell.reading for cell in chosen("3", "*supinfonce+fairkl:rho=0.99@released", None)} == {"released"}
 
 
 def test_the_protocol_of_table_3_is_the_published_one() -> None:
@@ -96,7 +110,7 @@ def test_a_pattern_that_matches_nothing_shows_the_names() -> None:
 
 def test_table_12_is_run_at_one_rho_on_a_laptop() -> None:
     kept = [cell for cell in cells("12") if not budgets.left_out("laptop", cell.table, cell.setting)]
-    assert len(kept) == 2 * 6
+    assert len(kept) == 3 * 6
     assert {cell.config("laptop", 0).data.name for cell in kept} == {"biased-mnist-mini"}
 
 

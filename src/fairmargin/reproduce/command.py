@@ -9,7 +9,7 @@ from fairmargin.checkpoint import write_atomically
 from fairmargin.choices import check_choice
 from fairmargin.engine import HERE, Engine
 from fairmargin.reproduce import budgets, campaign, curves, drawing, ledger, pages, probe, show
-from fairmargin.reproduce.cells import EVERYTHING, FIGURES, READINGS, STUDY, Cell, cells
+from fairmargin.reproduce.cells import DEFAULT_READINGS, EVERYTHING, FIGURES, STUDY, Cell, cells
 from fairmargin.reproduce.ledger import Say
 
 WHAT = ("all", *EVERYTHING, "ledger")
@@ -17,8 +17,13 @@ SEEDS = {"paper": 3, "laptop": 1, "smoke": 1}  # unless told otherwise
 
 
 def chosen(what: str, pattern: str | None, reading: str | None) -> list[Cell]:
-    readings = list(READINGS) if reading is None else [name.strip() for name in reading.split(",") if name.strip()]
-    return cells(what, pattern=pattern, readings=readings)
+    """The cells to run: of the readings named, of all readings that `pattern` names, or of the default ones."""
+    if reading is not None:
+        readings = [name.strip() for name in reading.split(",") if name.strip()]
+        return cells(what, pattern=pattern, readings=readings)
+    if pattern is not None and "@" in pattern:
+        return cells(what, pattern=pattern)
+    return cells(what, pattern=pattern, readings=DEFAULT_READINGS)
 
 
 def reproduce(
