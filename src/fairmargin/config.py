@@ -407,20 +407,26 @@ def load(
 def _check_tables(config: Config, *layers: Layer) -> None:
     """What a user wants for other methods, of which this run reads nothing, must make sense too."""
     for layer in layers:
-        for method, table in layer.get("methods", {}).items():
-            if method not in (known := MethodConfig.builders()):
-                raise ConfigError([Problem(("methods", method), unknown=True, siblings=tuple(known))])
-            if method == config.method.name:
-                continue
-            named = {
-                "data": _plain(config)["data"],
-                "network": {"name": config.network.name},
-                "method": {"name": method},
-            }
-            try:
-                Config(**_merge(named, table))
-            except ConfigError as error:
-                raise ConfigError([problem.under("methods", method) for problem in error.problems]) from None
+        for names, table in layer.get("methods", {}).items():
+            for method in _split_names(names):
+                _check_table(config, names, method, table)
+
+
+def _check_table(config: Config, names: str, method: str, table: Layer) -> None:
+    """`names` is the table's key, for the message; `method` one of them."""
+    if method not in (known := MethodConfig.builders()):
+        raise ConfigError([Problem(("methods", method), unknown=True, siblings=tuple(known))])
+    if method == config.method.name:
+        return
+    named = {
+        "data": _plain(config)["data"],
+        "network": {"name": config.network.name},
+        "method": {"name": method},
+    }
+    try:
+        Config(**_merge(named, table))
+    except ConfigError as error:
+        raise ConfigError([problem.under("methods", names) for problem in error.problems]) from None
 
 
 def load_resolved(file: Path) -> Config:
@@ -503,12 +509,20 @@ def _last_name(section: str, layers: Sequence[Layer]) -> Any:
 
 
 def _for_method(layer: Layer, method: Any) -> Layer:
-    """[methods."NAME"] of a layer: what it wants for that method, section by section."""
+    """What a layer wants for that method: its tables [methods."NAME"] and [methods."NAME, OTHER"], later ones winning."""
     tables = layer.get("methods", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise ConfigError([Problem(("methods",), 'must hold tables such as [methods."ce".train]')])
-    table: Layer = tables.get(method, {}) if isinstance(method, str) else {}
-    return table
+    merged: Layer = {}
+    for names, table in tables.items():
+        if method in _split_names(names):
+            merged = _merge(merged, table)
+    return merged
+
+
+def _split_names(key: str) -> list[str]:
+    """The methods that a table is for: "ce, gce" are two."""
+    return [name.strip() for name in key.split(",")]
 
 
 def _belonging(layer: Layer, final: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Layer:

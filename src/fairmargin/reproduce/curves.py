@@ -16,6 +16,7 @@ from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.ledger import runs_as_planned
 from fairmargin.reproduce.measures import evaluated, measured
 from fairmargin.reproduce.picture import FAINT, Drawn, caption, open_frame, page, save
+from fairmargin.reproduce.published import as_printed
 
 NAME = "curves"
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -72,7 +73,7 @@ def draw(curves: Sequence[Curve], folder: Path) -> Drawn:
             ax.plot(curve.epochs, curve.accuracies, "o-", color=colour, markersize=2.5, linewidth=1.2, label=label)
             ax.axhline(curve.published, color=colour, linewidth=0.7, linestyle=(0, (2, 3)))
             ax.text(
-                1.005, curve.published, f"paper {curve.published:.1f}", transform=ax.get_yaxis_transform(),
+                1.005, curve.published, f"paper {as_printed(curve.published)}", transform=ax.get_yaxis_transform(),
                 fontsize=7, color=FAINT, va="center",
             )  # fmt: skip
         ax.set(xlabel="epoch", ylabel="test accuracy (%)", ylim=(0, 104))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fairmargin.reproduce.ledger import Line
+from fairmargin.reproduce.published import as_printed
 
 TABLES = ("3", "4")  # which have both kinds of methods
 EPS = ("eps-supinfonce", "eps-supcon")
@@ -70,15 +71,11 @@ def markdown(orderings: Iterable[Ordering]) -> str:
     for one in orderings:
         above, below = one.above, one.below
         claim = f"{_name(above)} {'≥' if one.ties else '>'} {_name(below)}"
-        numbers = [f"{a:.1f} / {b:.1f}" for a, b in _numbers(one)]
-        says = f"{numbers[0]}{'' if one.in_the_paper else ' (no)'}"
+        says = f"{as_printed(above.published)} / {as_printed(below.published)}{'' if one.in_the_paper else ' (no)'}"
+        ours = f"{above.ours or 0.0:.1f} / {below.ours or 0.0:.1f}"
         where = f"{above.dataset}, {above.setting}, {above.budget}"
-        rows.append(f"| {claim} | {where} | {says} | {numbers[1]} | {'yes' if one.here else '**no**'} |")
+        rows.append(f"| {claim} | {where} | {says} | {ours} | {'yes' if one.here else '**no**'} |")
     return "\n".join(["| claim | where | paper | ours | holds |", "|---|---|---|---|---|", *rows]) if rows else ""
-
-
-def _numbers(one: Ordering) -> list[tuple[float, float]]:
-    return [(one.above.published, one.below.published), (one.above.ours or 0.0, one.below.ours or 0.0)]
 
 
 def _name(line: Line) -> str:

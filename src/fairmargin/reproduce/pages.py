@@ -7,6 +7,7 @@ from fairmargin.checkpoint import write_atomically
 from fairmargin.compare import spread
 from fairmargin.reproduce import orderings
 from fairmargin.reproduce.ledger import Line, text
+from fairmargin.reproduce.published import as_printed
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 TITLES = {
@@ -33,8 +34,10 @@ def markdown(lines: Sequence[Line]) -> str:
         "percent: published mean ± std (Barbano et al., ICLR 2023, or whom they quote), ours of the **last** epoch, mean ± "
         "sample std over seeds. *Best epoch on test* is the convention behind the published numbers; it is shown and never "
         "used. A *laptop* number is of a reduced protocol (column *how*): read its order among the others, not its height. "
-        "FairKL is read in two ways that are never mixed, with the *paper's* divergence and as the *authors'* code computes it "
-        "(docs/fidelity.md), and as we *recommend* it (fairkl.md).",
+        "FairKL is read in ways that are never mixed: *paper* has the printed divergence, *authors* the term of the authors' "
+        "code with α as printed, *released* their script to the letter, which has α twice (docs/fidelity.md), and "
+        "*recommended* what was best on validation (fairkl.md). Three laptop lines of cross-entropy, EnD and vanilla were "
+        "made before their cells had the settings of their origins; their commits say so.",
         f"{len(lines)} lines: " + ", ".join(f"{number} {kind}" for kind, number in counts.items()) + ".",
     ]
     if checked := orderings.markdown(orderings.found(lines)):
@@ -77,7 +80,7 @@ _HEAD = (f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|")
 
 
 def _row(line: Line) -> str:
-    published = spread(line.published, line.published_std)
+    published = as_printed(line.published, line.published_std)
     best = "–" if line.best_on_test is None else f"{line.best_on_test:.1f}"
     values = [
         line.dataset, line.method, line.reading or "–", line.setting or "–", published, line.budget,
@@ -108,7 +111,7 @@ def summary(lines: Sequence[Line]) -> str:
     for method, reading in rows:
         of = {line.setting: line for line in mine if (line.method, line.reading) == (method, reading)}
         values = [
-            f"**{spread(of[c].ours or 0.0, of[c].ours_std)}** ({of[c].published:.1f})" if c in of else "–"
+            f"**{spread(of[c].ours or 0.0, of[c].ours_std)}** ({as_printed(of[c].published)})" if c in of else "–"
             for c in columns
         ]
         lines_.append(f"| {method}{f', {reading}' if reading else ''} | {' | '.join(values)} |")

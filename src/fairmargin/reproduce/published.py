@@ -33,6 +33,15 @@ class Published:
         return max(2 * (self.std or 0.0), 3.0 if uneven else 1.0)
 
 
+def as_printed(mean: float, std: float | None = None) -> str:
+    """With two decimals, or one where the second is zero: the paper prints 97.86 ± 0.02, and 90.8 ± 0.3 of others."""
+    return " ± ".join(_decimals(value) for value in (mean, std) if value is not None)
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.1f}" if round(value, 1) == round(value, 2) else f"{value:.2f}"
+
+
 @lru_cache(maxsize=1)
 def published() -> tuple[Published, ...]:
     """All of them, table by table."""

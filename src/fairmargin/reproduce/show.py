@@ -15,6 +15,7 @@ from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
 from fairmargin.reproduce.ledger import runs_of, that_count
 from fairmargin.reproduce.probe import Estimate
+from fairmargin.reproduce.published import as_printed
 
 SIGNS = ("positive", "negative")
 
@@ -32,7 +33,7 @@ def table(shown: Sequence[Cell], out: Path, budget: str) -> Table:
             ours = [one.last for one in that_count(records, measure)]
             std = statistics.stdev(ours) if len(ours) > 1 else None
             name = f"{cell.name}{f' {measure}' if measure else ''}"
-            published = "–" if number is None else spread(number.mean, number.std)
+            published = "–" if number is None else as_printed(number.mean, number.std)
             rows.add_row(name, published, spread(statistics.fmean(ours), std) if ours else "–", str(len(ours)))
     return rows
 
