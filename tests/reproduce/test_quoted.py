@@ -15,6 +15,7 @@ import pytest
 from fairmargin import config as configuration
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.published import published
+from fairmargin.reproduce.show import recipe
 
 FIDELITY = Path(__file__).parents[2] / "docs" / "fidelity.md"
 
@@ -156,3 +157,14 @@ def test_generic_vision_has_the_released_scale_and_imagenet_no_warm_up(dataset: 
 def test_imagenet9_divides_by_the_number_of_samples() -> None:
     (cell,) = cells("5", pattern="*fairkl@paper")
     assert settings(cell)["method.normalise"] == "count"
+
+
+def test_a_dry_run_shows_the_settings() -> None:
+    (vanilla,) = cells("4", pattern="bffhq/vanilla*")
+    assert recipe(vanilla.config("paper", 0)) == "adam 0.0001, decay 0, constant, batch 64, 50,000 steps"
+    (dfa,) = cells("4", pattern="corrupted-cifar10/dfa:ratio_pct=1.0")
+    shown = recipe(dfa.config("paper", 0))
+    assert shown.startswith("adam 0.001, decay 0, step ×0.5 at 0.4, 0.6, 0.8, batch 256, 50,000 steps; ")
+    assert "; lambda_dis=5.0; " in shown
+    (supcon,) = cells("2", pattern="cifar10/supcon")
+    assert "cosine after 10 epochs of warm-up" in recipe(supcon.config("paper", 0))

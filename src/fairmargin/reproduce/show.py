@@ -9,7 +9,9 @@ from typing import Any
 from rich.table import Table
 from scipy.stats import t as student
 
+from fairmargin import toml_text
 from fairmargin.compare import spread
+from fairmargin.config import Config
 from fairmargin.record import RunRecord
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
@@ -39,14 +41,31 @@ def table(shown: Sequence[Cell], out: Path, budget: str) -> Table:
 
 
 def planned(tasks: Sequence[Task], times: dict[Task, Estimate]) -> Table:
-    """What would run, and for how long."""
-    rows = Table("run", "images", "training", title="what would run; time by a probe of a few steps on this machine")
+    """What would run, with its settings, and for how long."""
+    title = "what would run; time by a probe of a few steps on this machine"
+    rows = Table("run", "settings", "images", "training", title=title)
     for task in tasks:
+        settings = recipe(task.cell.config(task.budget, task.seed, task.extra))
         if task.finished:
-            rows.add_row(str(task), "", "finished")
+            rows.add_row(str(task), settings, "", "finished")
         else:
-            rows.add_row(str(task), f"{times[task].images:,}", duration(times[task].seconds))
+            rows.add_row(str(task), settings, f"{times[task].images:,}", duration(times[task].seconds))
     return rows
+
+
+def recipe(config: Config) -> str:
+    """How a run is trained, in one line: "adam 0.001, decay 0.0001, step at 26, 53, batch 128, 80 epochs; lambda=1"."""
+    optimiser, schedule, train = config.optimiser, config.schedule, config.train
+    changes = schedule.name
+    if schedule.name == "step":
+        changes += f" ×{schedule.factor:g} at {', '.join(f'{m:g}' for m in schedule.milestones)}"
+    if schedule.warmup_epochs:
+        changes += f" after {schedule.warmup_epochs:g} epochs of warm-up"
+    length = f"{train.epochs} epochs" if train.steps is None else f"{train.steps:,} steps"
+    words = [f"{optimiser.name} {optimiser.lr:g}", f"decay {optimiser.weight_decay:g}", changes]
+    words += [f"batch {train.batch_size}", length]
+    options = [f"{key.rstrip('_')}={toml_text.value(value)}" for key, value in config.method.options.items()]
+    return ", ".join(words) + "".join(f"; {option}" for option in options)
 
 
 def duration(seconds: float) -> str:
