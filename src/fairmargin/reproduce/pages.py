@@ -36,8 +36,7 @@ def markdown(lines: Sequence[Line]) -> str:
         "used. A *laptop* number is of a reduced protocol (column *how*): read its order among the others, not its height. "
         "FairKL is read in ways that are never mixed: *paper* has the printed divergence, *authors* the term of the authors' "
         "code with α as printed, *released* their script to the letter, which has α twice (docs/fidelity.md), and "
-        "*recommended* what was best on validation (fairkl.md). Three laptop lines of cross-entropy, EnD and vanilla were "
-        "made before their cells had the settings of their origins; their commits say so.",
+        "*recommended* what was best on validation (fairkl.md).",
         f"{len(lines)} lines: " + ", ".join(f"{number} {kind}" for kind, number in counts.items()) + ".",
     ]
     if checked := orderings.markdown(orderings.found(lines)):
