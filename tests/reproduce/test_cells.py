@@ -92,6 +92,34 @@ def test_a_laptop_has_the_milestones_at_the_thirds() -> None:
     assert config.schedule.milestones == (config.train.epochs / 3, 2 * config.train.epochs / 3)
 
 
+@pytest.mark.parametrize(
+    ("budget", "epochs", "batch_size"), [("paper", 100, 512), ("laptop", 10, 512), ("smoke", 1, 32)]
+)
+def test_contrastive_cells_of_generic_vision_are_judged_by_linear_evaluation(
+    budget: str, epochs: int, batch_size: int
+) -> None:
+    """As SupContrast's README has it; its script's other defaults are ours."""
+    seen: dict[str, set[str]] = {}
+    for cell in (*cells("1"), *cells("2"), *cells("8"), *cells("9")):
+        chosen = cell.config(budget, 0).evaluate
+        if cell.method in ("ce", "max-margin"):
+            assert chosen.classifiers == ("own",)
+            continue
+        seen.setdefault(cell.dataset, set()).add(cell.method)
+        assert chosen.classifiers == ("own", "linear")
+        assert chosen.linear_lr == (1.0 if cell.method == "simclr" else 5.0)
+        assert (chosen.linear_epochs, chosen.linear_batch_size) == (epochs, batch_size)
+        assert (chosen.linear_momentum, chosen.linear_weight_decay, chosen.linear_factor) == (0.9, 0.0, 0.2)
+        assert [100 * share for share in chosen.linear_milestones] == [60, 75, 90]
+    assert seen.keys() == {"cifar10", "cifar100", "imagenet100"}
+    assert {"simclr", "supcon", "eps-supinfonce"} <= seen["cifar100"]
+
+
+def test_biased_data_are_judged_by_the_classifier_trained_along() -> None:
+    for cell in (*cells("3"), *cells("4"), *cells("5")):
+        assert cell.config("paper", 0).evaluate.classifiers == ("own",)
+
+
 def test_the_figures_share_their_runs() -> None:
     sweep, histograms = cells("figure2"), cells("figure5")
     assert len(sweep) == 2 * len(RHOS) * len(EPSILONS)
