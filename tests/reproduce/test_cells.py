@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from fairmargin import assemble
 from fairmargin import config as configuration
-from fairmargin.reproduce import budgets, files
+from fairmargin.data.views import Flip, ResizedCrop, without_colour
+from fairmargin.reproduce import budgets, files, standin
 from fairmargin.reproduce.cells import EPSILONS, READINGS, RHOS, cells
 from fairmargin.reproduce.command import chosen
 from fairmargin.reproduce.published import published, weights
@@ -113,6 +115,16 @@ def test_contrastive_cells_of_generic_vision_are_judged_by_linear_evaluation(
         assert [100 * share for share in chosen.linear_milestones] == [60, 75, 90]
     assert seen.keys() == {"cifar10", "cifar100", "imagenet100"}
     assert {"simclr", "supcon", "eps-supinfonce"} <= seen["cifar100"]
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "imagenet100"])
+def test_linear_evaluation_of_a_cell_sees_supcontrast_s_views(dataset: str, tmp_path: Path) -> None:
+    standin.make(tmp_path, dataset)
+    (cell,) = cells("2", pattern=f"{dataset}/supcon")
+    data = assemble.data(cell.config("paper", 0, [f"data.root={tmp_path}"]))
+    views = without_colour(data.train_views)
+    assert views.steps == (ResizedCrop(224 if dataset == "imagenet100" else 32, (0.2, 1.0)), Flip(0.5))
+    assert views.number == 1
 
 
 def test_biased_data_are_judged_by_the_classifier_trained_along() -> None:
