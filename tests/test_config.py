@@ -69,6 +69,10 @@ class TestProblems:
             ),
             ("evaluate.classifiers=[]", "evaluate.classifiers must have 1 values; got []"),
             ("evaluate.classifiers=['own','own']", 'evaluate.classifiers must name each once; got ["own", "own"]'),
+            ("evaluate.linear_epochs=0", "evaluate.linear_epochs must be at least 1; got 0"),
+            ("evaluate.linear_lr=0", "evaluate.linear_lr must be above 0; got 0"),
+            ("evaluate.linear_momentum=1", "evaluate.linear_momentum must be below 1; got 1"),
+            ("evaluate.linear_milestones=60", "evaluate.linear_milestones must be a list; got 60"),
             ("seed=-1", "seed must be at least 0; got -1"),
             ("seed=4294967296", "seed must be below 4294967296; got 4294967296"),
             ("train=5", "train must be a table; got 5"),
@@ -462,7 +466,11 @@ def configurations(draw):
         players=draw(players),
         schedule={"milestones": draw(st.lists(st.floats(0, 1e300), max_size=4)), "floor": draw(shares)},
         train=draw(st.fixed_dictionaries({}, optional=train)),
-        evaluate={"classifiers": draw(st.permutations(["own", "probe", "knn"]))},
+        evaluate={
+            "classifiers": draw(st.permutations(["own", "probe", "knn", "linear"])),
+            "linear_lr": draw(positive),
+            "linear_milestones": draw(st.lists(st.floats(0, 1e300), max_size=4)),
+        },
     )
 
 

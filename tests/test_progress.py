@@ -108,3 +108,23 @@ def test_other_threads_train_without_listening():
 def test_the_allocator_is_asked_only_where_it_can_be(monkeypatch):
     monkeypatch.setattr(allocator.sys, "platform", "darwin")
     assert not allocator.keep_memory()
+
+
+def test_what_comes_after_training_is_shown_below_the_panel(monkeypatch):
+    monkeypatch.setattr(progress, "REFRESH", 0.0)
+    shown, file = display(terminal=True)
+    with shown:
+        shown.show(NOW)
+        shown.stage("linear evaluation", 1234, 9800)
+    assert "linear evaluation: 1,234 of 9,800 batches" in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("of", "percent"),
+    [(1, [100]), (3, [33, 67, 100]), (20, range(10, 101, 10)), (1000, range(10, 101, 10))],
+)
+def test_elsewhere_it_is_a_line_at_each_tenth(of, percent):
+    shown, file = display(terminal=False)
+    for done in range(1, of + 1):
+        shown.stage("linear evaluation", done, of)
+    assert file.getvalue().splitlines() == [f"linear evaluation: {share}%" for share in percent]

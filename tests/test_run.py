@@ -544,9 +544,11 @@ def test_under_torchrun_a_run_is_written_once_and_resumes(tmp_path):
     from tests.test_torchrun import torchrun
 
     out = tmp_path / "run"
-    said = torchrun(2, "-m", "fairmargin", *words(out=out))
+    linear = ["evaluate.classifiers=['own', 'linear']", "evaluate.linear_epochs=2"]
+    said = torchrun(2, "-m", "fairmargin", *words(*linear, out=out))
     record = RunRecord.read(out)
     assert record.environment["world_size"] == 2
+    assert record.result["test"]["linear"]["epochs"] == 2  # by the first process
     assert record.result["steps"] == 54
     assert said.count("own classifier") == 1
     single = tmp_path / "single"

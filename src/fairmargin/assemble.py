@@ -34,6 +34,7 @@ from fairmargin.data.samplers import (
 )
 from fairmargin.data.split import as_evaluated
 from fairmargin.data.views import Views
+from fairmargin.evaluate.linear import LinearSettings
 from fairmargin.methods import Method, build_method
 from fairmargin.methods.base import Unsuited
 from fairmargin.networks import build_encoder
@@ -314,6 +315,14 @@ def _player(
     settings = schedule.model_dump()
     rate = optimise.schedule(settings.pop("name"), length, **settings)
     return optimise.player(parameters, optimiser.model_dump(), rate)
+
+
+def linear(config: Config) -> LinearSettings:
+    """How linear evaluation learns, by the run's seed."""
+    prefix = "linear_"
+    keys = type(config.evaluate).model_fields
+    given = {key.removeprefix(prefix): getattr(config.evaluate, key) for key in keys if key.startswith(prefix)}
+    return LinearSettings(**given, seed=config.seed)
 
 
 SeenSplit = tuple[Split, Tensor | None]  # with its bias features

@@ -9,7 +9,7 @@ from rich.table import Table
 from fairmargin.choices import check_choice
 from fairmargin.config import DataConfig, MethodConfig, NetworkConfig
 from fairmargin.data import DATASETS
-from fairmargin.evaluate import MEANINGS
+from fairmargin.evaluate import CLASSIFIER_MEANINGS, MEANINGS
 from fairmargin.methods import METHODS
 from fairmargin.methods.facts import FACTS, UNKNOWN, cost
 from fairmargin.networks import ENCODERS
@@ -40,8 +40,17 @@ def networks() -> Table:
 
 
 def accuracies() -> Table:
-    table = Table("accuracy", "meaning", title="accuracies")
+    title = 'accuracies, of each classifier in "fairmargin list classifiers"'
+    table = Table("accuracy", "meaning", title=title)
     for name, meaning in MEANINGS.items():
+        table.add_row(name, meaning)
+    return table
+
+
+def classifiers() -> Table:
+    title = 'classifiers that evaluation judges: --set evaluate.classifiers=["own", "linear"]'
+    table = Table("classifier", "what it is", title=title)
+    for name, meaning in CLASSIFIER_MEANINGS.items():
         table.add_row(name, meaning)
     return table
 
@@ -51,6 +60,7 @@ CATALOGUES: dict[str, Callable[[], Table]] = {
     "datasets": datasets,
     "networks": networks,
     "accuracies": accuracies,
+    "classifiers": classifiers,
 }
 OPTIONS: dict[str, tuple[str, Mapping[str, Any], Callable[[str], Mapping[str, Any]]]] = {
     "methods": ("method", METHODS, MethodConfig.known),

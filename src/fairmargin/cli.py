@@ -129,7 +129,20 @@ def _judged(sets: dict[str, dict[str, Any]], title: str) -> Table:
 
 
 def _classifier(name: str) -> str:
-    return {"own": "own classifier", "probe": "linear probe", "knn": "nearest neighbours"}[name]
+    return {
+        "own": "own classifier",
+        "probe": "linear probe",
+        "knn": "nearest neighbours",
+        "linear": "linear evaluation",
+    }[name]
+
+
+def _stage(what: str, done: int, of: int) -> None:
+    """A line at each tenth of what takes long."""
+    from fairmargin.progress import at_a_tenth
+
+    if at_a_tenth(done, of):
+        typer.echo(f"{what}: {done / of:.0%}", err=True)
 
 
 @app.command()
@@ -168,6 +181,8 @@ def evaluate(
             batch_size=config.evaluate.batch_size,
             workers=config.train.workers,
             resamples=config.evaluate.resamples,
+            linear=assemble.linear(config),
+            progress=_stage,
         )
         for title, sets in {"test": found.test, **found.extra_tests}.items():
             Console().print(_judged(sets, f"{title}: accuracy in percent, with 95 % intervals"))
@@ -334,10 +349,10 @@ def report(
 
 @app.command("list")
 def list_names(
-    what: Annotated[str, typer.Argument(help="methods, datasets, networks or accuracies.")] = "methods",
+    what: Annotated[str, typer.Argument(help="methods, datasets, networks, accuracies or classifiers.")] = "methods",
     name: Annotated[str | None, typer.Argument(help="One of them, to see its options.")] = None,
 ) -> None:
-    """Show what there is: methods, datasets, networks, the accuracies and their meaning; or the options of one."""
+    """Show what there is: methods, datasets, networks, accuracies, classifiers; or the options of one of them."""
     from fairmargin.catalogue import CATALOGUES, options
     from fairmargin.choices import check_choice
 

@@ -300,8 +300,11 @@ class TrainConfig(_Section):
 class EvaluateConfig(_Section):
     every: Annotated[Whole, Field(ge=0)] = setting(1, "epochs between evaluations; 0: only at the end")
     classifiers: Annotated[
-        tuple[Literal["own", "probe", "knn"], ...], Field(min_length=1), AfterValidator(_each_once)
-    ] = setting(("own", "probe", "knn"), "which predict at the end: the method's own, a linear probe, k-NN")
+        tuple[Literal["own", "probe", "knn", "linear"], ...], Field(min_length=1), AfterValidator(_each_once)
+    ] = setting(
+        ("own", "probe", "knn"),
+        "which predict at the end: the method's own, a linear probe, k-NN; linear: linear evaluation (`docs/evaluation.md`)",
+    )
     resamples: Annotated[Whole, Field(ge=1)] = setting(1000, "of the bootstrap behind the intervals")
     report: Literal["last", "best-on-validation"] = setting("last", "whose weights the result is about")
     select: Accuracy = setting(
@@ -314,6 +317,17 @@ class EvaluateConfig(_Section):
         False, "record at every evaluation how similar test samples are that share label or bias (`docs/evaluation.md`)"
     )
     batch_size: Annotated[Whole, Field(ge=1)] = setting(256, "of evaluation")
+    linear_lr: AboveZero = setting(5.0, "of linear evaluation: learning rate of its SGD")
+    linear_epochs: Annotated[Whole, Field(ge=1)] = setting(
+        100, "of linear evaluation: passes over the training set, each through the encoder"
+    )
+    linear_batch_size: Annotated[Whole, Field(ge=1)] = setting(512, "of linear evaluation")
+    linear_momentum: Decay = setting(0.9, "of linear evaluation's SGD")
+    linear_weight_decay: FromZero = setting(0.0, "of linear evaluation's SGD")
+    linear_milestones: tuple[FromZero, ...] = setting(
+        (0.6, 0.75, 0.9), "when its rate falls: epochs, or below 1 shares of `linear_epochs`"
+    )
+    linear_factor: AboveZero = setting(0.2, "by which its rate is multiplied at each")
 
 
 class Config(_Section):

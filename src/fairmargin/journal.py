@@ -173,6 +173,8 @@ class Journal:
             batch_size=config.evaluate.batch_size,
             workers=config.train.workers,
             resamples=config.evaluate.resamples,
+            linear=assemble.linear(config),
+            progress=self._stage,
         )
         self._arrays(judged.outputs)
         own = next(iter(judged.test.values()))["accuracy"]
@@ -196,6 +198,16 @@ class Journal:
         )
         if self.board is not None:
             self.board.close()
+
+    def _stage(self, what: str, done: int, of: int) -> None:
+        """After a batch of an evaluation that takes long. The training was saved before it began."""
+        self.display.stage(what, done, of)
+        if self.stop:
+            raise Interrupted(
+                f"stopped in {what}; the training is done and saved. Evaluate with: "
+                f"fairmargin train --resume {self.folder.path}",
+                self.stop.number,
+            )
 
     def _reservations(self) -> list[str]:
         """What the data themselves say against the numbers."""

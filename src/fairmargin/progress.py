@@ -93,6 +93,16 @@ class Display:
         if not self.brief:
             self.say(text)
 
+    def stage(self, what: str, done: int, of: int) -> None:
+        """Where something stands that takes long and comes after the training: below the panel, or a line at each tenth."""
+        if self.live is None:
+            if at_a_tenth(done, of):
+                self.detail(f"{what}: {done / of:.0%}")
+        elif self.due():
+            self.drawn = time.monotonic()
+            line = Text(f"{what}: {done:,} of {of:,} batches", style="dim")
+            self.live.update(Group(self._panel(), line), refresh=True)
+
     def line(self) -> str:
         """All of it in one line, for logs."""
         now = self.now
@@ -129,6 +139,11 @@ class Display:
     def _left(self) -> float:
         done = self.now.step - self.first_step
         return (self.steps - self.now.step) * (time.monotonic() - self.started) / done if done > 0 else float("nan")
+
+
+def at_a_tenth(done: int, of: int) -> bool:
+    """Whether this step completes another tenth of the whole."""
+    return 10 * done // of > 10 * (done - 1) // of
 
 
 def _clock(seconds: float) -> str:

@@ -299,6 +299,13 @@ def test_factories_are_the_published_recipes():
     assert views.biascon_mnist(*HALF)(pixels(4, 28, 28)).shape == (4, 2, 3, 28, 28)
 
 
+def test_without_colour_there_is_one_view_by_the_same_crops_and_flips():
+    assert views.without_colour(views.supcon(32, *CIFAR10)) == views.resized_crop_flip(32, (0.2, 1.0), *CIFAR10)
+    assert views.without_colour(views.biascon_mnist(*HALF)) == Views((Rotate(20),), *HALF)
+    for same in (views.crop_flip(32, 4, *CIFAR10), views.plain(*CIFAR10)):
+        assert views.without_colour(same) == same
+
+
 @pytest.mark.parametrize("augment", [views.supcon(8, *CIFAR10), views.crop_flip(8, 2, *CIFAR10)])
 def test_parts_of_a_batch_are_augmented_as_in_the_whole(augment: Views):
     x = pixels(10)

@@ -10,7 +10,7 @@ from fairmargin.batch import Batch, DataInfo
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain, supcon
-from fairmargin.evaluate import CLASSIFIERS, NAMES, collect, evaluate, judge, quick
+from fairmargin.evaluate import CLASSIFIERS, NAMES, USUAL, collect, evaluate, judge, quick
 from fairmargin.evaluate.accuracy import values
 from fairmargin.evaluate.probe import fit_probe, knn_logits
 from fairmargin.evaluate.similarity import ordering, similarities
@@ -182,7 +182,7 @@ def test_quick_is_the_own_classifier(data):
 def test_evaluate_judges_every_classifier_on_every_set(data):
     method = Small()
     found = evaluate(method, data, resamples=50)
-    assert tuple(found.test) == CLASSIFIERS
+    assert tuple(found.test) == USUAL
     assert set(found.extra_tests) == {"extra", "hidden"}
     train, test, extra = (
         collect(method, part, data.eval_views) for part in (data.train, data.test, data.extra_tests["extra"])
@@ -194,7 +194,7 @@ def test_evaluate_judges_every_classifier_on_every_set(data):
             "probe": probe.logits(unit(outputs.features)),
             "knn": knn_logits(train.features, train.labels, outputs.features, CLASSES),
         }
-        for name in CLASSIFIERS:
+        for name in USUAL:
             expected = judge(logits[name], outputs.labels, outputs.bias, data.info, resamples=50)
             assert judged[name]["accuracy"] == expected["accuracy"]
             assert judged[name]["calibration"]["nll"] == pytest.approx(expected["calibration"]["nll"], rel=1e-4)
@@ -206,6 +206,7 @@ def test_evaluate_judges_every_classifier_on_every_set(data):
     assert torch.equal(found.outputs.logits, test.logits)
     assert found.warnings == []
     json.dumps([found.test, found.extra_tests, found.similarity, found.ordering], allow_nan=False)
+    assert {*USUAL, "linear"} == set(CLASSIFIERS)  # test_linear.py
 
 
 def test_evaluate_another_test_set_with_fewer_classifiers(data):

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from fairmargin import assemble
 from fairmargin import config as configuration
-from fairmargin.reproduce import budgets, files
+from fairmargin.data.views import Flip, ResizedCrop, without_colour
+from fairmargin.reproduce import budgets, files, standin
 from fairmargin.reproduce.cells import EPSILONS, READINGS, RHOS, cells
 from fairmargin.reproduce.command import chosen
 from fairmargin.reproduce.published import published, weights
@@ -90,6 +92,44 @@ def test_a_laptop_has_the_milestones_at_the_thirds() -> None:
     (cell,) = cells("3", pattern="biasbal:rho=0.99")
     config = cell.config("laptop", 0)
     assert config.schedule.milestones == (config.train.epochs / 3, 2 * config.train.epochs / 3)
+
+
+@pytest.mark.parametrize(
+    ("budget", "epochs", "batch_size"), [("paper", 100, 512), ("laptop", 10, 512), ("smoke", 1, 32)]
+)
+def test_contrastive_cells_of_generic_vision_are_judged_by_linear_evaluation(
+    budget: str, epochs: int, batch_size: int
+) -> None:
+    """As SupContrast's README has it; its script's other defaults are ours."""
+    seen: dict[str, set[str]] = {}
+    for cell in (*cells("1"), *cells("2"), *cells("8"), *cells("9")):
+        chosen = cell.config(budget, 0).evaluate
+        if cell.method in ("ce", "max-margin"):
+            assert chosen.classifiers == ("own",)
+            continue
+        seen.setdefault(cell.dataset, set()).add(cell.method)
+        assert chosen.classifiers == ("own", "linear")
+        assert chosen.linear_lr == (1.0 if cell.method == "simclr" else 5.0)
+        assert (chosen.linear_epochs, chosen.linear_batch_size) == (epochs, batch_size)
+        assert (chosen.linear_momentum, chosen.linear_weight_decay, chosen.linear_factor) == (0.9, 0.0, 0.2)
+        assert [100 * share for share in chosen.linear_milestones] == [60, 75, 90]
+    assert seen.keys() == {"cifar10", "cifar100", "imagenet100"}
+    assert {"simclr", "supcon", "eps-supinfonce"} <= seen["cifar100"]
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "imagenet100"])
+def test_linear_evaluation_of_a_cell_sees_supcontrast_s_views(dataset: str, tmp_path: Path) -> None:
+    standin.make(tmp_path, dataset)
+    (cell,) = cells("2", pattern=f"{dataset}/supcon")
+    data = assemble.data(cell.config("paper", 0, [f"data.root={tmp_path}"]))
+    views = without_colour(data.train_views)
+    assert views.steps == (ResizedCrop(224 if dataset == "imagenet100" else 32, (0.2, 1.0)), Flip(0.5))
+    assert views.number == 1
+
+
+def test_biased_data_are_judged_by_the_classifier_trained_along() -> None:
+    for cell in (*cells("3"), *cells("4"), *cells("5")):
+        assert cell.config("paper", 0).evaluate.classifiers == ("own",)
 
 
 def test_the_figures_share_their_runs() -> None:

@@ -222,6 +222,37 @@ def test_the_best_epoch_is_the_best_of_what_is_reported(tmp_path: Path) -> None:
     assert (one.last, one.best_on_test) == (40.0, 45.0)
 
 
+@pytest.mark.parametrize(
+    ("classifiers", "expected"),
+    [(["own"], (50.0, 51.0)), (["own", "probe"], (60.0, None)), (["own", "linear"], (70.0, 75.0))],
+)
+def test_the_classifier_of_the_cell_is_reported_with_its_own_best_epoch(
+    classifiers: list[str], expected: tuple[float, float | None], tmp_path: Path
+) -> None:
+    (cell,) = cells("2", pattern="cifar10/supcon")
+    run_folder(cell, tmp_path, 0, 0.5, epochs=10, extra=[f"evaluate.classifiers={classifiers}"])
+    file = cell.folder(tmp_path, "laptop", 0) / "result.json"
+    result = json.loads(file.read_text())
+    judged = {
+        "own": result["test"]["own"],
+        "probe": {"accuracy": {"plain": {"value": 0.6}}},
+        "linear": {"accuracy": {"plain": {"value": 0.7}}, "best-on-test": {"epoch": 2, "plain": 0.75}},
+    }
+    file.write_text(json.dumps(result | {"test": {name: judged[name] for name in classifiers}}))
+    (one,) = ledger.that_count(ledger.runs_of(cell, tmp_path, "laptop"))
+    assert (one.last, one.best_on_test) == expected
+
+
+def test_another_classifier_is_no_substitute_for_the_cell_s(tmp_path: Path) -> None:
+    """Linear evaluation of features that are not finite gives nothing."""
+    (cell,) = cells("2", pattern="cifar10/supcon")
+    run_folder(cell, tmp_path, 0, 0.5, epochs=10)
+    (record,) = ledger.runs_of(cell, tmp_path, "laptop")
+    assert record.result is not None
+    assert list(record.result["test"]) == ["own"]
+    assert measures.measured(record) is None
+
+
 def test_a_figure_is_drawn_from_finished_runs_made_as_planned(tmp_path: Path) -> None:
     planned, changed, begun = cells("figure2", pattern="eps-supcon:rho=0.99;eps=0*")[:3]
     run_folder(changed, tmp_path, 0, 0.9, extra=["train.epochs=2"])

@@ -118,7 +118,7 @@ def checks(
 
     Args:
         run: the folder of a finished run.
-        classifier: "own", "probe" or "knn", as far as the run evaluated them.
+        classifier: "own", "probe", "knn" or "linear", as far as the run evaluated them.
         lower_bound: compare the lower end of an accuracy's 95 % interval instead of the value. The gap has no interval.
         ignore_small_groups: let worst-group accuracy and gap hold although groups with few test samples are not in them.
     """
@@ -210,7 +210,7 @@ def command(
         list[str] | None, typer.Option(help='NAME=VALUE, such as plain=0.9; see "fairmargin list accuracies".')
     ] = None,
     max_gap: Annotated[float | None, typer.Option(help="Largest equalised-odds gap, 0 to 1.")] = None,
-    classifier: Annotated[str, typer.Option(help="own, probe or knn.")] = "own",
+    classifier: Annotated[str, typer.Option(help="own, probe, knn or linear.")] = "own",
     lower_bound: Annotated[
         bool, typer.Option("--lower-bound", help="Compare the lower end of each 95 % interval, not the value.")
     ] = False,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ORDER, PIXELS = 0, 1  # streams of random numbers that share a seed
+ORDER, PIXELS, WEIGHTS = 0, 1, 2  # streams of random numbers that share a seed
 
 
 def seeded(stream: int, *key: int) -> torch.Generator:

@@ -8,7 +8,7 @@ Note: between steps values stay floats; codes that augment PIL images round to 8
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -351,3 +351,12 @@ def supcon(size: int, mean: Channels, std: Channels, number: int = 2) -> Views:
 def biascon_mnist(mean: Channels, std: Channels, number: int = 2) -> Views:
     """The contrastive views of Hong & Yang (NeurIPS 2021) on Biased-MNIST."""
     return Views((Rotate(20), JITTER), mean, std, number)
+
+
+def without_colour(views: Views) -> Views:
+    """One view of each image: the same crops, flips and rotations, with colours as they are.
+
+    Of SupCon's views, a random resized crop and a flip; of views without augmentation, the same.
+    """
+    steps = tuple(step for step in views.steps if not isinstance(step, ColourJitter | Grey))
+    return replace(views, steps=steps, number=1)

@@ -6,13 +6,12 @@ Nothing here chooses anything: the test set is only looked at.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairmargin.batch import DataInfo
 from fairmargin.choices import check_choice
@@ -30,12 +29,22 @@ from fairmargin.evaluate.accuracy import (
     values,
 )
 from fairmargin.evaluate.calibration import measure
+from fairmargin.evaluate.linear import Linear, LinearSettings, Progress, fit_linear
+from fairmargin.evaluate.modes import evaluating
 from fairmargin.evaluate.probe import Probe, fit_probe, knn_logits
 from fairmargin.evaluate.similarity import ordering, similarities
 from fairmargin.losses.inputs import unit
 from fairmargin.methods.base import Method
 
-CLASSIFIERS = ("own", "probe", "knn")
+CLASSIFIER_MEANINGS = {
+    "own": "the method's own: what you would deploy",
+    "probe": "logistic regression, to convergence, on unit features of the training images",
+    "knn": "vote of the 20 training images with the largest cosine",
+    "linear": "linear evaluation: a layer trained by SGD on raw features of augmented training images",
+}
+CLASSIFIERS = tuple(CLASSIFIER_MEANINGS)
+# Linear evaluation is run when asked for: it takes a pass over the training set for each of its epochs.
+USUAL = ("own", "probe", "knn")
 Judged = dict[str, Any]  # ready for JSON; docs/evaluation.md names its entries
 
 
@@ -82,18 +91,6 @@ def collect(
     # An empty split has no batch to take widths from.
     features, logits = map(torch.cat, zip(*pairs, strict=True)) if pairs else (torch.zeros(0, 0), torch.zeros(0, 0))
     return Outputs(features, logits, split.labels.cpu(), None if split.bias is None else split.bias.cpu())
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; parts that were frozen in it before stay so afterwards."""
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
 
 
 def judge(
@@ -147,23 +144,28 @@ def evaluate(
     method: Method,
     data: Data,
     *,
-    classifiers: Sequence[str] = CLASSIFIERS,
+    classifiers: Sequence[str] = USUAL,
     device: torch.device | str = "cpu",
     batch_size: int = 256,
     workers: int = 0,
     resamples: int = 1000,
     seed: int = 0,
     test: Split | None = None,
+    linear: LinearSettings | None = None,
+    progress: Progress = lambda what, done, of: None,
 ) -> Evaluation:
-    """Judge the method's own classifier, a linear probe and nearest neighbours on the test set and every extra one.
+    """Judge the method's own classifier and others, fitted to its features, on the test set and every extra one.
 
-    Probe and neighbours see the unit-normalised features of `data.train` as evaluation sees it, and are fitted once.
+    Probe and neighbours see the unit-normalised features of `data.train` as evaluation sees it, linear evaluation the raw
+    features of its augmented views (`evaluate.linear`). Each is fitted once.
 
     Args:
-        classifiers: any of "own", "probe", "knn".
+        classifiers: any of "own", "probe", "knn", "linear".
         resamples: of the bootstrap behind the intervals.
         seed: of the bootstrap, and of the samples drawn for similarities.
         test: a set to look at instead of `data.test`.
+        linear: how linear evaluation learns, and its seed.
+        progress: called after every batch of linear evaluation, which may take long.
     """
     for name in classifiers:
         check_choice(name, "classifier", CLASSIFIERS)
@@ -174,13 +176,26 @@ def evaluate(
     outputs = outputs_of(data.test if test is None else test)
     train = outputs_of(as_evaluated(data.train)) if {"probe", "knn"} & set(classifiers) else None
     fitted, warnings = _fitted(classifiers, train, data.info.num_classes)
+    if "linear" in classifiers:
+        layer, best = _linear(method, data, outputs, linear, device=device, workers=workers, progress=progress)
+        if layer.finite:
+            facts = {"epochs": len(layer.losses), "loss": layer.losses[-1]}
+            fitted["linear"] = _Classifier(lambda found: layer.logits(found.features), facts, _linear_doubts(layer))
+        else:
+            warnings.append(
+                f"no linear evaluation: its loss is not finite in epoch {len(layer.losses)}. Either the features of the "
+                "training set are not, or evaluate.linear_lr is far too large"
+            )
 
     def judged(found: Outputs) -> dict[str, Judged]:
         return {name: each.judge(found, data.info, resamples, seed) for name, each in fitted.items()}
 
+    on_test = judged(outputs)
+    if "linear" in on_test:
+        on_test["linear"]["best-on-test"] = best
     pairs = _has_pairs(outputs)
     return Evaluation(
-        test=judged(outputs),
+        test=on_test,
         extra_tests={name: judged(outputs_of(split)) for name, split in data.extra_tests.items()},
         similarity=similarity_of(outputs, seed=seed),
         ordering=ordering(outputs.features, outputs.labels, pairs, seed=seed) if pairs is not None else None,
@@ -223,7 +238,9 @@ class _Classifier:
     warnings: tuple[str, ...] = ()
 
     def judge(self, outputs: Outputs, info: DataInfo, resamples: int, seed: int) -> Judged:
-        found = judge(self.logits(outputs), outputs.labels, outputs.bias, info, resamples=resamples, seed=seed)
+        # The features of an empty set have no width that a classifier could take.
+        logits = self.logits(outputs) if len(outputs.labels) else outputs.logits
+        found = judge(logits, outputs.labels, outputs.bias, info, resamples=resamples, seed=seed)
         return {**found, **self.facts, "warnings": [*self.warnings, *found["warnings"]]}
 
 
@@ -244,6 +261,23 @@ def _fitted(names: Sequence[str], train: Outputs | None, classes: int) -> tuple[
     return found, []
 
 
+def _linear(
+    method: Method, data: Data, test: Outputs, settings: LinearSettings | None, **how: Any
+) -> tuple[Linear, dict[str, Any] | None]:
+    """The layer after its last epoch, which is the result; and its best epoch on the test set, which others report."""
+    course: list[float] = []  # plain accuracy on the test set, epoch by epoch
+
+    def look(layer: Linear) -> None:
+        if len(test.labels):
+            right = answers(layer.logits(test.features)) == test.labels
+            course.append(float(right.double().mean()))
+
+    layer = fit_linear(method, data.train, data.train_views, data.info, settings, after_epoch=look, **how)
+    if not course:
+        return layer, None
+    return layer, {"epoch": 1 + course.index(max(course)), "plain": max(course)}
+
+
 def _neighbours(x: Tensor, y: Tensor, features: Tensor, classes: int) -> Tensor:
     """kNN logits; NaN for samples whose own features are not finite."""
     usable = features.isfinite().all(1)
@@ -259,6 +293,17 @@ def _doubts(probe: Probe) -> tuple[str, ...]:
     if probe.missing:
         said.append(f"no training samples of class {', '.join(map(str, probe.missing))}: the probe never answers it")
     return tuple(said)
+
+
+def _linear_doubts(layer: Linear) -> tuple[str, ...]:
+    """A layer that was trained too little is about as bad as equal probabilities; one whose steps are too large is worse."""
+    loss, equal = layer.losses[-1], math.log(len(layer.bias))
+    if loss <= 2 * equal:
+        return ()
+    return (
+        f"linear evaluation ended with a training loss of {loss:.3g}, more than twice the {equal:.3g} of equal "
+        "probabilities: evaluate.linear_lr is too large for these features",
+    )
 
 
 def _has_pairs(outputs: Outputs) -> Tensor | None:
@@ -280,14 +325,18 @@ def jsonable(value: Any) -> Any:
 
 __all__ = [
     "CLASSIFIERS",
+    "CLASSIFIER_MEANINGS",
     "MEANINGS",
     "NAMES",
+    "USUAL",
     "Evaluation",
     "Judged",
+    "LinearSettings",
     "Outputs",
     "available",
     "collect",
     "evaluate",
+    "fit_linear",
     "judge",
     "quick",
     "quick_of",

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from fairmargin.evaluate.accuracy import MEANINGS
 from fairmargin.report import figures
 
-CLASSIFIERS = {"own": "own classifier", "probe": "linear probe", "knn": "nearest neighbours"}
+CLASSIFIERS = {
+    "own": "own classifier",
+    "probe": "linear probe",
+    "knn": "nearest neighbours",
+    "linear": "linear evaluation",
+}
 METHOD_NAMES = {
     "ce": "Cross-entropy",
     "gce": "GCE",

@@ -6,7 +6,12 @@ from markupsafe import Markup
 
 from fairmargin.report.runs import Part
 
-JUDGES = {"own": "each method's own classifier", "probe": "a linear probe on the features", "knn": "nearest neighbours"}
+JUDGES = {
+    "own": "each method's own classifier",
+    "probe": "a linear probe on the features",
+    "knn": "nearest neighbours",
+    "linear": "linear evaluation (a layer trained on the frozen features)",
+}
 SHUFFLED = {  # what the test asks, where a dataset's name does not say it
     "biased-mnist": "On digits whose colours are shuffled",
     "biased-mnist-mini": "On digits whose colours are shuffled",

@@ -13,6 +13,7 @@ from fairmargin.choices import check_choice
 
 BUDGETS = ("paper", "laptop", "smoke")
 GENERIC = ("cifar10", "cifar100", "imagenet100")
+CLASSIFYING = ("ce", "max-margin")  # methods that train the classifier they are judged by
 SMALL = ("12", "figure2", "figure5")  # grids, which a laptop runs on 5,000 digits
 MORE_CONFLICTING = 5  # times, there: as many in a small batch as in the paper's batches
 
@@ -65,6 +66,15 @@ LAPTOP: dict[str, dict[str, Any]] = {
 }
 GENERIC_LAPTOP = {"optimiser.lr": 0.1, "schedule.warmup_epochs": 1, "train.precision": "float32", "evaluate.every": 0}
 
+# Linear evaluation: the commands in the README of HobbitLong/SupContrast. The other settings of its main_linear.py are the
+# configuration's defaults: momentum 0.9, no weight decay, the rate × 0.2 after 60, 75 and 90 % of the epochs.
+LINEAR: dict[str, Any] = {"evaluate.linear_lr": 5.0, "evaluate.linear_batch_size": 512, "evaluate.linear_epochs": 100}
+LINEAR_LR = {"simclr": 1.0}
+LINEAR_REDUCED: dict[str, dict[str, Any]] = {
+    "laptop": {"evaluate.linear_epochs": 10},
+    "smoke": {"evaluate.linear_epochs": 1, "evaluate.linear_batch_size": 32},
+}
+
 SMOKE: dict[str, Any] = {
     "train.steps": 2,
     "train.epochs": 1,
@@ -79,7 +89,7 @@ SMOKE: dict[str, Any] = {
 def changes(budget: str, table: str, dataset: str, method: str, settings: Mapping[str, Any]) -> Changes:
     """`settings`: of the cell."""
     check_choice(budget, "budget", BUDGETS)
-    judged = {"evaluate.classifiers": _classifiers(dataset, method)}
+    judged = _judged(budget, dataset, method)
     if budget == "paper":
         whole = {} if dataset == "biased-mnist-mini" else {"data.valid_fraction": 0.0}
         return Changes(judged | whole)
@@ -95,9 +105,15 @@ def changes(budget: str, table: str, dataset: str, method: str, settings: Mappin
     return Changes(judged | LAPTOP[dataset] | generic | _stages(budget, method))
 
 
-def _classifiers(dataset: str, method: str) -> list[str]:
-    """Generic vision judges embeddings by a linear probe after training; biased data by the one trained along."""
-    return ["own", "probe"] if dataset in GENERIC and method != "ce" else ["own"]
+def _judged(budget: str, dataset: str, method: str) -> dict[str, Any]:
+    """By which classifiers, and how they learn.
+
+    Generic vision judges embeddings by linear evaluation after training; biased data by the classifier trained along.
+    """
+    if dataset not in GENERIC or method in CLASSIFYING:
+        return {"evaluate.classifiers": ["own"]}
+    own = {"evaluate.linear_lr": LINEAR_LR[method]} if method in LINEAR_LR else {}
+    return {"evaluate.classifiers": ["own", "linear"]} | LINEAR | own | LINEAR_REDUCED.get(budget, {})
 
 
 def _stages(budget: str, method: str) -> dict[str, Any]:
@@ -135,9 +151,9 @@ REDUCED = {
     "biased-mnist-mini": "5,000 digits, five times as many conflicting (ρ = 0.95 for 0.99), smaller network, 24 epochs",
     "corrupted-cifar10": f"{LAPTOP['corrupted-cifar10']['train.epochs']} epochs of 200",
     "bffhq": "5 epochs of 100",
-    "cifar10": "ResNet-20, 10 epochs",
-    "cifar100": "ResNet-20, 10 epochs",
-    "imagenet100": "64×64 pixels, ResNet-18, 5 epochs",
+    "cifar10": "ResNet-20, 10 epochs, and 10 of linear evaluation",
+    "cifar100": "ResNet-20, 10 epochs, and 10 of linear evaluation",
+    "imagenet100": "64×64 pixels, ResNet-18, 5 epochs, and 10 of linear evaluation",
     "imagenet9": "64×64 pixels, 10 epochs",
 }
 ABSENT = {

@@ -5,6 +5,7 @@ The paper reports the best epoch on the test set; we report the last one, and gi
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fairmargin.data.split import FileSplit
 from fairmargin.record import RunRecord
 
 UNBIASED = "unbiased.json"  # beside a run's result: the UNB of 9-Class ImageNet
+REPORTED = ("linear", "probe", "own", "knn")  # the first of these that a run is judged by (`budgets`)
 CLUSTERS = "clusters/9class_imagenet_val.csv"  # of clovaai/rebias, in the data root or with the images
 
 
@@ -51,11 +53,10 @@ def measured(record: RunRecord, measure: str = "") -> Measured | None:
         latest = _evaluations(record)[-1]
         epochs, steps = int(latest["epoch"]), int(latest["step"])
         return Measured(seed, course[-1], max(course), epochs, _length(record, epochs, steps), commit)
-    value, is_of_course = _finished(record, record.result, measure)
+    value, best = _finished(record, record.result, measure, course)
     if value is None:
         return None
     epochs, steps = int(record.result["epochs"]), int(record.result["steps"])
-    best = max(course) if is_of_course and course else None
     return Measured(seed, value, best, epochs, _length(record, epochs, steps), commit)
 
 
@@ -74,17 +75,27 @@ def _evaluations(record: RunRecord) -> list[dict[str, Any]]:
     return [event for event in record.metrics if event.get("event") == "evaluation" and event["test"]]
 
 
-def _finished(record: RunRecord, result: dict[str, Any], measure: str) -> tuple[float | None, bool]:
-    """What it came to; and whether this is what was evaluated in its course, by the same classifier on the same data."""
+def _finished(
+    record: RunRecord, result: dict[str, Any], measure: str, course: Sequence[float]
+) -> tuple[float | None, float | None]:
+    """What it came to; and the best epoch on the test set of the same classifier and data, if it was recorded.
+
+    `course`: the accuracies of the method's own classifier while it was trained.
+    """
     if measure == "unb":
         file = record.path / UNBIASED
-        return (100 * json.loads(file.read_text("utf-8"))["unbiased"] if file.is_file() else None), False
+        return (100 * json.loads(file.read_text("utf-8"))["unbiased"] if file.is_file() else None), None
     sets = result["extra_tests"].get(measure, {}) if measure == "imagenet-a" else result["test"]
-    judged = sets.get("probe") or sets.get("own")
-    if judged is None:
-        return None, False
+    classifier = next(name for name in REPORTED if name in record.config["evaluate"]["classifiers"])
+    judged = sets.get(classifier)
+    if judged is None:  # features that are not finite, for example; another classifier is no substitute
+        return None, None
     name = _name(record, judged["accuracy"])
-    return 100 * judged["accuracy"][name]["value"], "probe" not in sets and measure in ("", "biased")
+    value = 100 * judged["accuracy"][name]["value"]
+    if classifier == "own":
+        return value, max(course) if course and measure in ("", "biased") else None
+    best = (judged.get("best-on-test") or {}).get(name)
+    return value, None if best is None else 100 * best
 
 
 def _name(record: RunRecord, accuracy: dict[str, Any]) -> str:
