@@ -260,7 +260,11 @@ class TestLayers:
     def test_method_table_of_a_preset(self):
         assert load(dataset="biased-mnist", method="eps-supcon+fairkl").method.options["epsilon"] == 0.0
         trained = load(dataset="cifar10", method="ce")
-        assert (trained.optimiser.lr, trained.train.epochs, trained.data.options) == (0.8, 500, {"views": "crop-flip"})
+        assert (trained.optimiser.lr, trained.train.epochs, trained.data.options) == (
+            0.8,
+            500,
+            {"views": "resized-crop-flip"},
+        )
         assert trained.optimiser.name == "sgd"  # from the rest of the preset
 
     def test_method_table_stays_below_the_users_file(self, tmp_path):

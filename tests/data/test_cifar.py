@@ -23,6 +23,9 @@ def test_splits_views_and_info(monkeypatch, tmp_path, build, reader, classes):
     assert data.valid.labels.bincount().tolist() == [100 // classes] * classes
     assert torch.equal(data.test.pixels[7].permute(1, 2, 0), torch.from_numpy(arrays[2][7]))
     assert data.train_views(data.train.images(torch.arange(4))).shape == (4, 3, 32, 32)
+    one = build(tmp_path, views="resized-crop-flip").train_views
+    assert one(data.train.images(torch.arange(4))).shape == (4, 3, 32, 32)
+    assert [type(step).__name__ for step in one.steps] != [type(step).__name__ for step in data.train_views.steps]
     assert build(tmp_path, views="supcon").train_views(data.train.images(torch.arange(4))).shape == (4, 2, 3, 32, 32)
     assert len(build(tmp_path, valid_fraction=0.0).train) == 1000
     with pytest.raises(ValueError, match="unknown views 'supcom': did you mean 'supcon'"):

@@ -84,7 +84,10 @@ def test_training_is_decoded_to_256_and_everything_else_as_in_evaluation(root):
         assert data.eval_views(split.images(one)).shape == (1, 3, 224, 224)
 
 
-@pytest.mark.parametrize(("views", "shape"), [("crop-flip", (1, 3, 56, 56)), ("supcon", (1, 2, 3, 56, 56))])
+@pytest.mark.parametrize(
+    ("views", "shape"),
+    [("crop-flip", (1, 3, 56, 56)), ("resized-crop-flip", (1, 3, 56, 56)), ("supcon", (1, 2, 3, 56, 56))],
+)
 def test_views_and_size(root, views, shape):
     data = imagenet.build_100(root, views=views, size=56)
     assert data.train_views(data.train.images(torch.tensor([0]))).shape == shape

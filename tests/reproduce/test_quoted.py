@@ -97,8 +97,8 @@ ORIGINS: dict[tuple[str, ...], dict[str, Any]] = {
     ("imagenet9", "rubi"): HONG_IMAGENET | REBIAS,
     ("imagenet9", "rebias"): HONG_IMAGENET | REBIAS | {"method.sigma": "median"},
     # Cross-entropy of SupContrast, as which the maintainers of that table's source train a classifier.
-    ("cifar10", "max-margin"): {"data.views": "crop-flip", "optimiser.lr": 0.8, "train.epochs": 500},
-    ("cifar100", "max-margin"): {"data.views": "crop-flip", "optimiser.lr": 0.8, "train.epochs": 500},
+    ("cifar10", "max-margin"): {"data.views": "resized-crop-flip", "optimiser.lr": 0.8, "train.epochs": 500},
+    ("cifar100", "max-margin"): {"data.views": "resized-crop-flip", "optimiser.lr": 0.8, "train.epochs": 500},
     ("cifar10", "simclr"): {"optimiser.name": "sgd", "optimiser.lr": 0.5, "train.epochs": 1000},
     ("cifar100", "simclr"): {"optimiser.name": "sgd", "optimiser.lr": 0.5, "train.epochs": 1000},
 }
@@ -152,6 +152,7 @@ def test_generic_vision_has_the_released_scale_and_imagenet_no_warm_up(dataset: 
         contrastive = cell.method in ("supcon", "simclr", "eps-supinfonce")
         assert found.get("method.weighting") == ("released" if contrastive else None)  # × τ/0.07, under SGD a rate
         assert found["schedule.warmup_epochs"] == (0 if dataset == "imagenet100" else 10)
+        assert found["data.views"] == ("supcon" if contrastive else "resized-crop-flip")
 
 
 def test_imagenet9_divides_by_the_number_of_samples() -> None:

@@ -50,7 +50,12 @@ HUNDRED = (
     "n13040303",
 )  # fmt: skip
 # (smallest share of the image in a random crop, jitter and grey, views of each image)
-VIEWS = {"crop-flip": (0.08, False, 1), "jitter": (0.2, True, 1), "supcon": (0.2, True, 2)}
+VIEWS = {
+    "crop-flip": (0.08, False, 1),
+    "resized-crop-flip": (0.2, False, 1),
+    "jitter": (0.2, True, 1),
+    "supcon": (0.2, True, 2),
+}
 CSV_HEADER = ["path", "category", "cluster1", "cluster2", "cluster3"]
 CSV_ROWS = 2100  # 42 wnids of 50 validation images
 
@@ -67,7 +72,8 @@ def build(
     """Every class folder of `<root>/train` (or `<root>/imagenet/train`); label = rank of the folder's name.
 
     Args:
-        views: "crop-flip" (one view), "jitter" (one, with colour jitter and greyscale) or "supcon" (two of these).
+        views: "crop-flip" (one view, a crop of at least 8 %), "resized-crop-flip" (of at least 20 %), "jitter" (the same
+            with colour jitter and greyscale) or "supcon" (two of these).
         size: side of the network's input; images are resized to 8/7 of it before the evaluation's centre crop.
         stylized: a Stylized-ImageNet tree whose `train/<wnid>` images are added to the training set.
         valid_fraction: of the training images of each class; `val/` is the test set.
