@@ -47,7 +47,7 @@ def eps_supinfonce(
     unit_norm: bool = True,
     chunk: int | None = None,
 ) -> Tensor:
-    """ε-SupInfoNCE (Eq. 4; forms a–d: Eq. 19 of the appendix).
+    """ε-SupInfoNCE (Eq. 4; forms a–d: Eq. 17 of the appendix).
 
     c (the paper's)  mean_i  −s_i + log(e^{s_i−ε} + Σ_n e^{s_n})      `positives="sum"` for Σ_i, as Eq. 4 prints it
     a                log(e^{−ε} + Σ_i Σ_n e^{s_n−s_i})

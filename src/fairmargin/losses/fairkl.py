@@ -1,4 +1,4 @@
-"""FairKL (Barbano et al., ICLR 2023, Eq. 11): samples that share the bias must be no closer than samples that do not.
+"""FairKL (Barbano et al., ICLR 2023, Eq. 10): samples that share the bias must be no closer than samples that do not.
 
 Over ordered pairs i ≠ j with distance d_ij = ‖z_i − z_j‖² = 2 − 2 z_i·z_j, four sets:
   A⁺ same label, same bias    C⁺ same label, other bias    A⁻ other label, same bias    C⁻ other label, other bias
