@@ -50,7 +50,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         temperature: of ε-SupInfoNCE.
         alpha: weight of ε-SupInfoNCE.
         fairkl_weight: of FairKL, the paper's λ.
-        divergence: of FairKL: "kl", "jeffreys", "moments", "mean" or "lognormal".
+        divergence: of FairKL: "kl", "jeffreys", "moments", "mean", "lognormal" or "absolute-mean".
         negatives: give FairKL its term of negative pairs.
         sampling: how batches are drawn when the bias is known. "group-balanced": every (class, bias) group equally often,
             no sample twice in a batch. "bias-aware": a conflicting pair of each class in every batch. "shuffled": groups

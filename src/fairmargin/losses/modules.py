@@ -121,6 +121,7 @@ class FairKL(_Shell):
         unit_norm: bool = True,
         across_ranks: bool = False,
         chunk: int | None = None,
+        views: str = "all",
     ) -> None:
         super().__init__(
             divergence=divergence,
@@ -132,6 +133,7 @@ class FairKL(_Shell):
             unit_norm=unit_norm,
             across_ranks=across_ranks,
             chunk=chunk,
+            views=views,
         )
         sets = 4 if negatives or variant == "authors" else 2
         self.register_buffer("pairs", torch.zeros(sets, dtype=torch.long), persistent=False)

@@ -154,6 +154,7 @@ FAIRKL_DEFAULTS: dict[str, Any] = {
     "variant": "paper",
     "variance_floor": 0.1,
     "normalise": "weights",
+    "views": "all",
 }
 
 # Of rows whose pairs may come from a second stream. Hong & Yang draw it with "weighted" (1/p̂(b|y), or with bias features
