@@ -68,6 +68,23 @@ def supcon_in(z, y, temperature):
     return mean_over_valid(one(*row) for row in anchors(z, y, temperature))
 
 
+def information_bounds(scores, positives, negatives, images):
+    """(infonce, infol1o, lower, upper): of each row its positive and negative columns, and the images among the latter."""
+    printed, constants = [], []
+    for s, p, n, k in zip(scores, positives, negatives, images, strict=True):
+        if not p or not n:
+            continue
+        rivals = [s[j] for j in n]
+        left = math.fsum(s[i] - log_sum_exp([s[i], *rivals]) for i in p) / len(p)
+        right = math.fsum(s[i] - log_sum_exp(rivals) for i in p) / len(p)
+        printed.append((left, right))
+        constants.append((math.log(1 + k), math.log(len(n))))
+    (left, right), (plus_left, plus_right) = (
+        [mean_over_valid(column) for column in zip(*table, strict=True)] for table in (printed, constants)
+    )
+    return left, right, left + plus_left, right + plus_right
+
+
 def weighted_supcon(z, y, q, temperature):
     """BiasCon and SoftCon: q[i][j] is the weight of j as a positive of i; the mean runs over all anchors."""
     total = 0.0

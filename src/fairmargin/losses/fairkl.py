@@ -120,8 +120,8 @@ def fairkl(
         views: of features [N, V, D], "all" takes every view as a sample, "first" only features[:, 0], as the released
             code does. The same for [N, D].
 
-    A term with fewer than two pairs in a set (one for "mean" and "absolute-mean") is dropped; if all are, the result is a zero that is
-    attached to the graph. `FairKL` (the module) counts how often.
+    A term with fewer than two pairs in a set (one for "mean" and "absolute-mean") is dropped; if all are, the result is
+    a zero that is attached to the graph. `FairKL` (the module) counts how often.
     """
     return fairkl_terms(
         features,
