@@ -63,6 +63,12 @@ class TestEveryPairwiseLoss:
             PAIRWISE[name](torch.ones(6, 4, dtype=torch.long), Y)
 
 
+@pytest.mark.parametrize("loss", [losses.eps_infonce, losses.simclr, losses.supcon, losses.supcon_in])
+def test_not_tensors_and_no_labels(loss):
+    with pytest.raises(TypeError, match=r"features must be a torch.Tensor; got list.*torch.as_tensor"):
+        loss([[1.0, 2.0]])
+
+
 @pytest.mark.parametrize("loss", [losses.eps_supinfonce, losses.eps_supcon, losses.supcon, losses.supcon_in])
 @pytest.mark.parametrize("temperature", [0, -0.1, math.nan, math.inf, "0.1"])
 def test_temperature(loss, temperature):
