@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from fairmargin.report.information import draw as draw_information
 from fairmargin.report.margin import draw as draw_margin
 from fairmargin.report.toy import draw as draw_toy
 from fairmargin.report.toy import toy_pair
@@ -14,4 +15,5 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     FIGURES.mkdir(exist_ok=True)
     print(draw_margin(FIGURES / "margin.png"))
+    print(draw_information(FIGURES / "information.png"))
     print(draw_toy(toy_pair(), FIGURES / "toy.png"))

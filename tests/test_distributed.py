@@ -45,11 +45,12 @@ GATHERED = {
 REDUCED = {  # FairKL that sends moments (or, where it must, features) instead of being given gathered features
     **{
         f"reduced-{divergence}-{scope}": {"divergence": divergence, "scope": scope, "negatives": True}
-        for divergence in ("kl", "jeffreys", "moments", "mean", "lognormal")
+        for divergence in ("kl", "jeffreys", "moments", "mean", "lognormal", "absolute-mean")
         for scope in ("batch", "anchor")
     },
     "reduced-count": {"normalise": "count"},
     "reduced-authors": {"variant": "authors"},
+    "reduced-first-view": {"views": "first", "negatives": True},
 }
 
 

@@ -59,6 +59,14 @@ def test_the_shortcut_is_followed_before_and_less_after(data):
     assert after > before + 0.2
 
 
+def test_an_epsilon_that_cannot_be_met_is_warned_of_once_in_a_fit(data):
+    (z, y, b), _ = data
+    with pytest.warns(UserWarning, match="leads by 15 at most among 3 classes") as caught:
+        FairMarginProjector(epsilon=16, max_iter=3, random_state=0).fit(z, y, b)
+    assert [w for w in caught if "epsilon" in str(w.message)] == [caught[0]]
+    assert caught[0].filename == __file__
+
+
 def test_fairkl_falls(data):
     (z, y, b), _ = data
 

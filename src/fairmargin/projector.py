@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from fairmargin.choices import check_choice
 from fairmargin.data.samplers import BiasAware, GroupBalanced, Sampler, Shuffled
 from fairmargin.losses import eps_supinfonce, fairkl
+from fairmargin.losses.contrastive import warn_of_epsilon
 
 SAMPLINGS = ("group-balanced", "bias-aware", "shuffled")
 WIDEST = 128  # components, unless told
@@ -46,11 +47,11 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     Args:
         n_components: of the projection; None takes as many as there are features, 128 at most.
         hidden: widths of hidden layers with ReLU before the last one; () is a linear projection.
-        epsilon: margin of ε-SupInfoNCE.
+        epsilon: margin of ε-SupInfoNCE, on the similarity divided by the temperature.
         temperature: of ε-SupInfoNCE.
         alpha: weight of ε-SupInfoNCE.
         fairkl_weight: of FairKL, the paper's λ.
-        divergence: of FairKL: "kl", "jeffreys", "moments", "mean" or "lognormal".
+        divergence: of FairKL: "kl", "jeffreys", "moments", "mean", "lognormal" or "absolute-mean".
         negatives: give FairKL its term of negative pairs.
         sampling: how batches are drawn when the bias is known. "group-balanced": every (class, bias) group equally often,
             no sample twice in a batch. "bias-aware": a conflicting pair of each class in every batch. "shuffled": groups
@@ -137,6 +138,8 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 f"n_components={self.n_components} is more than the {x.shape[1]} features, and a linear projection adds "
                 "none; lower it, or give hidden layers"
             )
+        if self.alpha:
+            warn_of_epsilon(self.epsilon, self.temperature, classes=len(self.classes_))
         random = check_random_state(self.random_state)
         self.mean_, self.scale_ = _standard(x)
         x = (x - self.mean_) / self.scale_

@@ -68,6 +68,23 @@ def supcon_in(z, y, temperature):
     return mean_over_valid(one(*row) for row in anchors(z, y, temperature))
 
 
+def information_bounds(scores, positives, negatives, images):
+    """(infonce, infol1o, lower, upper): of each row its positive and negative columns, and the images among the latter."""
+    printed, constants = [], []
+    for s, p, n, k in zip(scores, positives, negatives, images, strict=True):
+        if not p or not n:
+            continue
+        rivals = [s[j] for j in n]
+        left = math.fsum(s[i] - log_sum_exp([s[i], *rivals]) for i in p) / len(p)
+        right = math.fsum(s[i] - log_sum_exp(rivals) for i in p) / len(p)
+        printed.append((left, right))
+        constants.append((math.log(1 + k), math.log(len(n))))
+    (left, right), (plus_left, plus_right) = (
+        [mean_over_valid(column) for column in zip(*table, strict=True)] for table in (printed, constants)
+    )
+    return left, right, left + plus_left, right + plus_right
+
+
 def weighted_supcon(z, y, q, temperature):
     """BiasCon and SoftCon: q[i][j] is the weight of j as a positive of i; the mean runs over all anchors."""
     total = 0.0
@@ -80,19 +97,18 @@ def weighted_supcon(z, y, q, temperature):
     return total / len(z)
 
 
-def pair_sets(z, y, aligned, known, log=False, anchor=None):
-    """The four sets of (weight, distance) over ordered pairs i ≠ j; `aligned[i][j]` in [0, 1]."""
+def pair_sets(z, y, aligned, known, of=lambda d: d, anchor=None):
+    """The four sets of (weight, of(distance)) over ordered pairs i ≠ j; `aligned[i][j]` in [0, 1]."""
     sets = [[], [], [], []]
     for i in range(len(z)) if anchor is None else [anchor]:
         for j in range(len(z)):
             if i == j or not known[i] or not known[j]:
                 continue
             d = math.fsum((a - b) ** 2 for a, b in zip(z[i], z[j], strict=True))
-            d = math.log(max(d, 1e-4)) if log else d
             first = 0 if y[i] == y[j] else 2
             for k, w in ((first, aligned[i][j]), (first + 1, 1 - aligned[i][j])):
                 if w > 0:
-                    sets[k].append((w, d))
+                    sets[k].append((w, of(d)))
     return sets
 
 
@@ -114,7 +130,9 @@ DIVERGENCES = {
     "jeffreys": lambda a, c, floor: kl(a, c, floor) + kl(c, a, floor),
     "moments": lambda a, c, floor: (a[0] - c[0]) ** 2 + (math.sqrt(a[1]) - math.sqrt(c[1])) ** 2,
     "mean": lambda a, c, floor: (a[0] - c[0]) ** 2,
+    "absolute-mean": lambda a, c, floor: (a[0] - c[0]) ** 2,
 }
+MEASURES = {"lognormal": lambda d: math.log(max(d, 1e-4)), "absolute-mean": lambda d: abs(1 - d / 2)}
 
 
 def fairkl(
@@ -123,14 +141,15 @@ def fairkl(
     n = len(z)
     known = [True] * n if b is None else [x >= 0 for x in b]
     aligned = aligned or [[float(b[i] == b[j]) for j in range(n)] for i in range(n)]
-    least = 1 if divergence == "mean" else 2
+    least = 1 if divergence in ("mean", "absolute-mean") else 2
+    of = MEASURES.get(divergence, lambda d: d)
     samples = sum(known)
     size = None if normalise == "weights" else (samples if scope == "anchor" else samples**2)
     total = 0.0
     for sign in (0, 2) if negatives else (0,):
         values = []
         for anchor in range(n) if scope == "anchor" else [None]:
-            a, c = pair_sets(z, y, aligned, known, divergence == "lognormal", anchor)[sign : sign + 2]
+            a, c = pair_sets(z, y, aligned, known, of, anchor)[sign : sign + 2]
             if min(len(a), len(c)) >= least:
                 values.append(DIVERGENCES[divergence](mean_and_variance(a, size), mean_and_variance(c, size), floor))
         total += math.fsum(values) / len(values) if values else 0.0

@@ -31,7 +31,7 @@ LOSSES = {
         f"fairkl-{divergence}-{scope}": lambda z, y, b, c, d=divergence, s=scope: losses.fairkl(
             z, y, b, divergence=d, scope=s, negatives=True, chunk=c
         )
-        for divergence in ("kl", "jeffreys", "moments", "mean", "lognormal")
+        for divergence in ("kl", "jeffreys", "moments", "mean", "lognormal", "absolute-mean")
         for scope in ("batch", "anchor")
     },
     **{

@@ -11,7 +11,8 @@ from tests.losses import reference as ref
 
 module = importlib.import_module("fairmargin.losses.fairkl")  # the package's attribute of that name is the function
 
-DIVERGENCES = ["kl", "jeffreys", "moments", "mean", "lognormal"]
+DIVERGENCES = ["kl", "jeffreys", "moments", "mean", "lognormal", "absolute-mean"]
+OF_DISTANCES = ["kl", "jeffreys", "moments", "mean"]  # whose sums come from groups too
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_equals_loops(divergence, scope, negatives, normalise):
         assert losses.fairkl(z, y, b, chunk=chunk, **settings).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("divergence", [d for d in DIVERGENCES if d != "lognormal"])
+@pytest.mark.parametrize("divergence", OF_DISTANCES)
 @pytest.mark.parametrize("scope", ["batch", "anchor"])
 @pytest.mark.parametrize("negatives", [False, True])
 def test_cells_equal_pairs_in_value_and_gradient(monkeypatch, divergence, scope, negatives):
@@ -126,6 +127,15 @@ class TestAuthors:
             losses.fairkl(z, y, b, variant="authors", scope="anchor")
         with pytest.raises(ValueError, match="bias labels"):
             losses.fairkl(z, y, bias_features=z[:, 0], variant="authors")
+        for divergence in ("lognormal", "absolute-mean"):
+            with pytest.raises(ValueError, match="formula of its own"):
+                losses.fairkl(z, y, b, variant="authors", divergence=divergence)
+
+    def test_other_divergences_of_distances_change_nothing(self):
+        z, y, b = ref.random_batch(16)
+        whole = losses.fairkl(z, y, b, variant="authors")
+        for divergence in ("jeffreys", "moments"):
+            assert torch.equal(whole, losses.fairkl(z, y, b, variant="authors", divergence=divergence))
 
 
 class TestBiasFeatures:
@@ -162,6 +172,96 @@ class TestBiasFeatures:
         losses.fairkl(z.requires_grad_(), y, bias_features=g).backward()
         assert g.grad is None
         assert z.grad.abs().sum() > 0
+
+
+class TestMeanOfAbsoluteSimilarities:
+    """Eq. 9: mean d of A⁺ = mean d of C⁺ "⟺" mean |s| of A⁺ = mean |s| of C⁺."""
+
+    y = torch.zeros(3, dtype=torch.long)
+    b = torch.tensor([0, 0, 1])
+
+    def both(self, z, y, b, **settings):
+        return [losses.fairkl(z, y, b, divergence=name, **settings) for name in ("mean", "absolute-mean")]
+
+    @pytest.mark.parametrize("scope", ["batch", "anchor"])
+    @pytest.mark.parametrize("normalise", ["weights", "count"])
+    def test_the_sides_agree_where_no_cosine_is_negative(self, scope, normalise):
+        """d = 2 − 2s and |s| = s: (Δμ)² of d is four times that of |s|, with the same gradient."""
+        z, y, b = ref.random_batch(40, n=18)
+        x = z.abs().requires_grad_()
+        left, right = self.both(x, y, b, negatives=True, scope=scope, normalise="weights")
+        assert left.item() > 0.01
+        assert left.item() == pytest.approx(4 * right.item(), rel=1e-10)
+        gradients = [torch.autograd.grad(value, x)[0] for value in (left, right)]
+        assert torch.allclose(gradients[0], 4 * gradients[1], rtol=1e-8, atol=1e-12)
+        signed = [value.item() for value in self.both(z, y, b, negatives=True, scope=scope, normalise=normalise)]
+        assert signed[0] != pytest.approx(4 * signed[1], rel=0.01)
+
+    def test_the_left_side_can_hold_without_the_right(self):
+        """C⁺ has the cosines ±√½ and A⁺ 0: equal means, but not of absolute values."""
+        z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+        left, right = self.both(z, self.y, self.b)
+        assert left.item() == pytest.approx(0, abs=1e-15)
+        assert right.item() == pytest.approx(0.5)
+
+    def test_the_right_side_can_hold_without_the_left(self):
+        """A⁺ has the cosine −1 and C⁺ ±1: all of absolute value 1, at the mean distances 4 and 2."""
+        z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+        left, right = self.both(z, self.y, self.b)
+        assert left.item() == pytest.approx(4)
+        assert right.item() == pytest.approx(0, abs=1e-15)
+
+
+class TestViews:
+    z, y, b = ref.random_batch(41, n=15, views=3)
+    g = torch.rand(15, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {},
+            {"negatives": True, "divergence": "moments"},
+            {"scope": "anchor", "divergence": "mean"},
+            {"divergence": "lognormal", "chunk": 4},
+            {"variant": "authors"},
+            {"variant": "authors", "divergence": "mean"},
+        ],
+    )
+    def test_first_is_the_first_view_alone(self, settings):
+        x = self.z.clone().requires_grad_()
+        value = losses.fairkl(x, self.y, self.b, views="first", **settings)
+        first = self.z[:, 0].clone().requires_grad_()
+        expected = losses.fairkl(first, self.y, self.b, **settings)
+        assert torch.equal(value, expected)
+        assert value.item() != pytest.approx(losses.fairkl(x, self.y, self.b, **settings).item(), rel=1e-3)
+        (gradient,) = torch.autograd.grad(value, x)
+        assert torch.equal(gradient[:, 0], torch.autograd.grad(expected, first)[0])
+        assert gradient[:, 1:].abs().max() == 0
+
+    @pytest.mark.parametrize("normalise", ["weights", "count"])
+    def test_with_bias_features(self, normalise):
+        settings = {"bias_features": self.g, "normalise": normalise}
+        value = losses.fairkl(self.z, self.y, views="first", **settings)
+        assert torch.equal(value, losses.fairkl(self.z[:, 0], self.y, **settings))
+        assert value.item() != pytest.approx(losses.fairkl(self.z, self.y, **settings).item(), rel=1e-3)
+
+    def test_terms_and_module(self):
+        terms = losses.fairkl_terms(self.z, self.y, self.b, views="first", negatives=True)
+        assert int(terms.pairs.sum()) == 15 * 14
+        module = losses.FairKL(views="first", negatives=True)
+        assert torch.equal(module(self.z, self.y, self.b), terms.value)
+        assert torch.equal(module.pairs, terms.pairs.long())
+        assert "views='first'" in repr(module)
+
+    def test_one_view_is_all_views(self):
+        z = self.z[:, 0]
+        assert torch.equal(losses.fairkl(z, self.y, self.b, views="first"), losses.fairkl(z, self.y, self.b))
+
+    def test_what_is_no_batch_is_still_refused(self):
+        with pytest.raises(TypeError, match=r"features must be a torch.Tensor; got list"):
+            losses.fairkl([[1.0]], self.y, self.b, views="first")
+        with pytest.raises(ValueError, match=r"features must have shape"):
+            losses.fairkl(self.z[0, 0], self.y, self.b, views="first")
 
 
 class TestProperties:

@@ -63,6 +63,12 @@ class TestEveryPairwiseLoss:
             PAIRWISE[name](torch.ones(6, 4, dtype=torch.long), Y)
 
 
+@pytest.mark.parametrize("loss", [losses.eps_infonce, losses.simclr, losses.supcon, losses.supcon_in])
+def test_not_tensors_and_no_labels(loss):
+    with pytest.raises(TypeError, match=r"features must be a torch.Tensor; got list.*torch.as_tensor"):
+        loss([[1.0, 2.0]])
+
+
 @pytest.mark.parametrize("loss", [losses.eps_supinfonce, losses.eps_supcon, losses.supcon, losses.supcon_in])
 @pytest.mark.parametrize("temperature", [0, -0.1, math.nan, math.inf, "0.1"])
 def test_temperature(loss, temperature):
@@ -90,6 +96,7 @@ def test_epsilon(loss, epsilon):
         (partial(losses.fairkl, Z, Y, B, scope="anchors"), "unknown scope 'anchors': did you mean 'anchor'?"),
         (partial(losses.fairkl, Z, Y, B, variant="author"), "unknown variant 'author': did you mean 'authors'?"),
         (partial(losses.fairkl, Z, Y, B, normalise="weight"), "unknown normalise 'weight': did you mean 'weights'?"),
+        (partial(losses.fairkl, Z, Y, B, views="frist"), "unknown views 'frist': did you mean 'first'?"),
         (partial(losses.fairkl, Z, Y, B, variance_floor=-1), "variance_floor must be ≥ 0; got -1"),
         (
             partial(losses.fairkl, Z, Y),

@@ -17,7 +17,7 @@ from tests.methods import tiny
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^### (.+?)\n(.+?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
-COMMON = {"alpha", "last_activation", "head", "beta", "weighting"}  # of rows, explained once
+COMMON = {"alpha", "last_activation", "head", "beta", "weighting", "log_bounds"}  # of rows, explained once
 
 
 def test_every_method_has_facts():

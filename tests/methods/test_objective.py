@@ -1,3 +1,6 @@
+import math
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -83,6 +86,86 @@ def test_fairkl_is_added_with_its_weight(name):
     same = torch.eq(batch.labels, batch.labels[:, None]) & ~torch.eye(len(batch), dtype=torch.bool)
     aligned = torch.eq(batch.bias, batch.bias[:, None])
     assert method.pairs[:2].tolist() == [int((same & aligned).sum()), int((same & ~aligned).sum())]
+
+
+@pytest.mark.parametrize("variant", ["paper", "authors"])
+def test_fairkl_may_see_the_first_view_alone(variant):
+    batch, options = tiny.batch(number=2), {"views": "first", "variant": variant}
+    method = tiny.method("eps-supinfonce+fairkl", **options)
+    first_losses(method, batch)
+    h = tiny.method("eps-supinfonce+fairkl", **options).encoder(batch.images.flatten(0, 1)).unflatten(0, (-1, 2))
+    expected = losses.fairkl(h[:, 0], batch.labels, batch.bias, variant=variant)
+    assert method.terms["fairkl"] == pytest.approx(expected.item(), rel=1e-5)
+    n = len(batch)
+    assert int(method.pairs.sum()) <= n * (n - 1)
+    # The row's own loss sees both views all the same.
+    both = losses.eps_supinfonce(h, batch.labels, epsilon=0.25)
+    assert method.terms["eps-supinfonce"] == pytest.approx(both.item(), rel=1e-5)
+
+
+BOUNDED = {
+    **dict.fromkeys(("supcon", "eps-supcon", "eps-supinfonce", "eps-supinfonce+fairkl"), "labels"),
+    **dict.fromkeys(("simclr", "eps-infonce", "infol1o"), "views"),
+}
+
+
+@pytest.mark.parametrize(("name", "positives"), BOUNDED.items())
+def test_the_bounds_of_the_information_are_logged_on_request(name, positives):
+    batch, options = tiny.batch(number=2), {"temperature": 0.2}
+    method = tiny.method(name, log_bounds=True, **options)
+    first_losses(method, batch)
+    h = tiny.method(name, **options).encoder(batch.images.flatten(0, 1)).unflatten(0, (-1, 2))
+    labels = batch.labels if positives == "labels" else None
+    expected = losses.information_bounds(h, labels, temperature=0.2)
+    assert method.terms["InfoNCE bound"] == pytest.approx(expected.lower.item(), rel=1e-4)
+    assert method.terms["InfoL1O bound"] == pytest.approx(expected.upper.item(), rel=1e-4)
+    assert not any(value.requires_grad for value in method.terms.values())
+    silent = tiny.method(name, **options)
+    first_losses(silent, batch)
+    assert method.terms.keys() - silent.terms.keys() == {"InfoNCE bound", "InfoL1O bound"}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_logging_bounds_changes_no_weight(name):
+    batch, after = tiny.batch(number=2), []
+    for log_bounds in (False, True):
+        method = tiny.method(name, log_bounds=log_bounds).train()
+        before = {k: v.clone() for k, v in method.state_dict().items()}
+        optimisers = tiny.players(method)
+        for step in range(4):
+            for player, loss in method.updates(batch, step):
+                optimisers[player].optimiser.zero_grad(set_to_none=True)
+                loss.backward(inputs=method.players()[player])
+                optimisers[player].optimiser.step()
+        after.append(method.state_dict())
+    assert after[0].keys() == after[1].keys()
+    assert all(torch.equal(after[0][k], after[1][k]) for k in after[0])
+    assert any(not torch.equal(before[k], after[1][k]) for k in before)
+
+
+def test_rows_without_bounds_have_no_such_option():
+    for name in ("ce", "supcon-in", "biascon"):
+        with pytest.raises(ValueError, match="log_bounds"):
+            tiny.method(name, log_bounds=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "among"),
+    [  # 3 classes: 1.5/τ; 24 images: 24/23/τ
+        ("eps-supinfonce", 15, "3 classes"),
+        ("eps-supcon+fairkl", 15, "3 classes"),
+        ("eps-infonce", 240 / 23, "24 images"),
+    ],
+)
+def test_an_epsilon_that_cannot_be_met_is_warned_of_once_at_construction(name, most, among):
+    with pytest.warns(UserWarning, match=f"epsilon=.* at most among {among}") as caught:
+        method = tiny.method(name, epsilon=most + 0.1)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first_losses(method, tiny.batch(number=2))
+        for epsilon in (most - 0.1, math.inf):
+            tiny.method(name, epsilon=epsilon)
 
 
 def test_released_weighting_takes_alpha_twice_and_scales_by_temperature():

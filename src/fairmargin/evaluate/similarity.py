@@ -64,7 +64,7 @@ def similarities(
 def ordering(
     features: Tensor, labels: Tensor, bias: Tensor, *, epsilon: float = 0.0, most: int = 2000, seed: int = 0
 ) -> dict[str, Any]:
-    """How far distances are ordered by the bias, link by link (Barbano et al., ICLR 2023).
+    """How far distances are ordered by the bias, link by link (Barbano et al., ICLR 2023, Eq. 8).
 
     An anchor is wholly biased when  d(A⁺) < d(C⁺) ≤ d(A⁻) − ε < d(C⁻) − ε  for all its pairs.
 

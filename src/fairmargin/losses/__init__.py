@@ -7,10 +7,19 @@ Features may be [N, D] or [N, V, D]. The capitalised names are `nn.Module` shell
 
 from fairmargin.losses.bias_contrastive import biascon, softcon
 from fairmargin.losses.classification import bias_balanced_cross_entropy, generalized_cross_entropy
-from fairmargin.losses.contrastive import eps_infonce, eps_supcon, eps_supinfonce, simclr, supcon, supcon_in
+from fairmargin.losses.contrastive import (
+    eps_infonce,
+    eps_supcon,
+    eps_supinfonce,
+    largest_epsilon,
+    simclr,
+    supcon,
+    supcon_in,
+)
 from fairmargin.losses.dependence import hsic
 from fairmargin.losses.end import end
 from fairmargin.losses.fairkl import FairKLTerms, fairkl, fairkl_terms
+from fairmargin.losses.information import InformationBounds, information_bounds, information_bounds_from_scores
 from fairmargin.losses.margin import l_softmax, l_softmax_anneal, large_margin
 from fairmargin.losses.modules import (
     HSIC,
@@ -41,6 +50,7 @@ __all__ = [
     "FairKL",
     "FairKLTerms",
     "GeneralizedCrossEntropy",
+    "InformationBounds",
     "LSoftmax",
     "LargeMargin",
     "SimCLR",
@@ -57,9 +67,12 @@ __all__ = [
     "fairkl_terms",
     "generalized_cross_entropy",
     "hsic",
+    "information_bounds",
+    "information_bounds_from_scores",
     "l_softmax",
     "l_softmax_anneal",
     "large_margin",
+    "largest_epsilon",
     "simclr",
     "softcon",
     "supcon",

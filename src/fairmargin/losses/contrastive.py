@@ -1,11 +1,13 @@
 """The ε-margin family (Barbano et al., ICLR 2023), side by side: the difference between members is the knowledge.
 
 Notation, for one anchor: s_i = z_a·z_i/τ over its positives P, s_n over its negatives, L = log Σ_n e^{s_n}.
-ε is a margin on s, so the margin on the cosine is ε·τ. Every loss is a mean over the anchors that have a positive;
-an anchor without negatives is legal (L = −∞), except at ε = ∞ where its loss has no finite value and it is left out.
+ε is a margin on s, so the margin on the cosine is ε·τ; `largest_epsilon` is the most that embeddings can meet. Every loss
+is a mean over the anchors that have a positive; an anchor without negatives is legal (L = −∞), except at ε = ∞ where its
+loss has no finite value and it is left out.
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -14,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairmargin.choices import check_choice
-from fairmargin.losses.inputs import check_epsilon, check_temperature, rows
+from fairmargin.losses.inputs import check_epsilon, check_temperature, check_tensor, rows
 from fairmargin.losses.pairs import CHUNK_BYTES, ONE_BLOCK_UP_TO, Block, RowLoss, masked_logsumexp, mean_over_anchors
 
 TINY = 1e-30  # keeps 0/0 away from anchors without positives, which are masked out
@@ -32,7 +34,7 @@ def eps_infonce(
 
     −s⁺ + log(e^{s⁺−ε} + Σ_n e^{s_n})      ε = 0: InfoNCE / NT-Xent; ε = inf: InfoL1O
     """
-    labels = _image_of_each_view(features)
+    labels = image_of_each_view(features)
     return eps_supinfonce(features, labels, epsilon=epsilon, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
 
@@ -47,7 +49,7 @@ def eps_supinfonce(
     unit_norm: bool = True,
     chunk: int | None = None,
 ) -> Tensor:
-    """ε-SupInfoNCE (Eq. 4; forms a–d: Eq. 19 of the appendix).
+    """ε-SupInfoNCE (Eq. 4; forms a–d: Eq. 17 of the appendix).
 
     c (the paper's)  mean_i  −s_i + log(e^{s_i−ε} + Σ_n e^{s_n})      `positives="sum"` for Σ_i, as Eq. 4 prints it
     a                log(e^{−ε} + Σ_i Σ_n e^{s_n−s_i})
@@ -57,7 +59,8 @@ def eps_supinfonce(
     Args:
         features: [N, D], or [N, V, D] with the views of one image as positives of each other.
         labels: [N] integers.
-        epsilon: margin on the similarity divided by the temperature, 0 to inf.
+        epsilon: margin on the similarity divided by the temperature, 0 to inf; the paper uses 0 to 0.5, and no
+            embedding meets more than `largest_epsilon(classes, temperature)`.
         form: how several positives are combined; d compares every positive with every negative: cubic in N.
         positives: "mean" or "sum" over the positives of an anchor, in form c.
         unit_norm: scale each embedding to unit length first.
@@ -127,6 +130,55 @@ def simclr(features: Tensor, *, temperature: float = 0.1, unit_norm: bool = True
     return supcon(features, None, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
 
+def largest_epsilon(classes: int | None = None, temperature: float = 0.1) -> float:
+    """The largest margin ε that embeddings of length 1 can meet for every anchor, positive and negative.
+
+    2/τ              without `classes`: a positive at the anchor and a negative opposite (the paper's appendix A.2)
+    K/((K−1)·τ)      with K classes
+
+    K unit vectors have Σ_{i≠j} z_i·z_j = ‖Σz‖² − K ≥ −K, so two of them have a cosine of −1/(K−1) or more, and no margin
+    on the cosine can exceed 1 + 1/(K−1). The vertices of a regular simplex, where SupCon has its minimum (Graf et al.,
+    ICML 2021), reach it. A larger ε is legal, and so is inf (InfoL1O); the loss then never levels off.
+
+    Args:
+        classes: K ≥ 2; for losses without labels an image is a class of its own.
+    """
+    check_temperature(temperature)
+    if classes is None:
+        return 2 / temperature
+    if classes < 2:
+        raise ValueError(f"classes must be at least 2, or None if not known: a margin is between two; got {classes}")
+    return classes / ((classes - 1) * temperature)
+
+
+def warn_of_epsilon(
+    epsilon: float,
+    temperature: float,
+    *,
+    classes: int | None = None,
+    classes_are: str = "classes",
+    stacklevel: int = 2,
+) -> None:
+    """Warn of a finite ε beyond `largest_epsilon`; once, where a loss is set up, and not at every call of it.
+
+    Args:
+        classes: as in `largest_epsilon`, None where it is not known; with fewer than two nothing can be said but 2/τ.
+        classes_are: what the message calls them.
+        stacklevel: of `warnings.warn`, counted from the caller.
+    """
+    check_temperature(temperature)
+    check_epsilon(epsilon)
+    known = classes if classes is not None and classes > 1 else None
+    most = largest_epsilon(known, temperature)
+    if most < epsilon < math.inf:
+        among = "" if known is None else f" among {known} {classes_are}"
+        warnings.warn(
+            f"epsilon={epsilon:g} is more than any embedding can meet at temperature {temperature:g}: the positive leads "
+            f"by {most:.4g} at most{among}, so the loss never levels off. The paper uses 0 to 0.5; inf is InfoL1O",
+            stacklevel=stacklevel + 1,
+        )
+
+
 # The members. Each takes a Block and gives (loss of each anchor, which anchors are valid).
 
 
@@ -188,7 +240,7 @@ def _family(
 ) -> Tensor:
     check_temperature(temperature)
     if labels is None:
-        labels = _image_of_each_view(features)
+        labels = image_of_each_view(features)
     z, (y,) = rows(features, labels, names=("labels",), unit_norm=unit_norm)
     return mean_over_anchors(
         z, y, member, temperature=temperature, chunk=chunk, whole_rows=whole_rows, unit_norm=unit_norm
@@ -206,8 +258,10 @@ def _chunk_of_triples(features: Tensor, labels: Tensor) -> int | None:
     return max(1, CHUNK_BYTES // (4 * n * most))
 
 
-def _image_of_each_view(features: Tensor) -> Tensor:
-    if isinstance(features, Tensor) and features.ndim != 3:
+def image_of_each_view(features: Tensor) -> Tensor:
+    """[N] labels that make views of one image, and nothing else, positives of each other."""
+    check_tensor(features, "features")
+    if features.ndim != 3:
         raise ValueError(
             f"without labels the positives are other views, so features must have shape [N, V, D]; "
             f"got {list(features.shape)}. Stack the views on dimension 1, or pass labels"

@@ -1,4 +1,4 @@
-"""FairKL (Barbano et al., ICLR 2023, Eq. 11): samples that share the bias must be no closer than samples that do not.
+"""FairKL (Barbano et al., ICLR 2023, Eq. 10): samples that share the bias must be no closer than samples that do not.
 
 Over ordered pairs i ≠ j with distance d_ij = ‖z_i − z_j‖² = 2 − 2 z_i·z_j, four sets:
   A⁺ same label, same bias    C⁺ same label, other bias    A⁻ other label, same bias    C⁻ other label, other bias
@@ -14,7 +14,18 @@ from torch import Tensor
 from fairmargin import distributed
 from fairmargin.choices import check_choice
 from fairmargin.losses.inputs import check_chunk, check_matrix, full_precision, rows, unit
-from fairmargin.losses.moments import COUNT, FIRST, MASS, SECOND, precise, self_pairs, set_sums
+from fairmargin.losses.moments import (
+    COUNT,
+    FIRST,
+    MASS,
+    SECOND,
+    Measure,
+    absolute_similarity,
+    log_distance,
+    precise,
+    self_pairs,
+    set_sums,
+)
 
 VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
 TINY = 1e-12  # with no floor at all, two sets without spread are equal and not 0/0
@@ -48,7 +59,7 @@ def moment_gap(a: Moments, c: Moments, variance_floor: float = 0.0) -> Tensor:
 
 
 def mean_gap(a: Moments, c: Moments, variance_floor: float = 0.0) -> Tensor:
-    """(μ_A−μ_C)²; no floor is needed."""
+    """(μ_A−μ_C)², the left side of Eq. 9; of |s| (`"absolute-mean"`) the right side. No floor is needed."""
     return (a.mean - c.mean) ** 2
 
 
@@ -57,8 +68,12 @@ DIVERGENCES: dict[str, Divergence] = {
     "jeffreys": jeffreys,
     "moments": moment_gap,
     "mean": mean_gap,
-    "lognormal": gaussian_kl,  # of log d, which is what makes it log-normal
+    "lognormal": gaussian_kl,
+    "absolute-mean": mean_gap,
 }
+# What some of them take the moments of, in place of d.
+MEASURES: dict[str, Measure] = {"lognormal": log_distance, "absolute-mean": absolute_similarity}
+MEANS = ("mean", "absolute-mean")  # content with one pair in each set
 
 
 def fairkl(
@@ -76,6 +91,7 @@ def fairkl(
     unit_norm: bool = True,
     across_ranks: bool = False,
     chunk: int | None = None,
+    views: str = "all",
 ) -> Tensor:
     """Divergence between the distances of bias-aligned and of bias-conflicting pairs.
 
@@ -87,21 +103,25 @@ def fairkl(
         bias: [N] integers; −1 means unknown, and leaves the sample out of every set.
         bias_features: [N, G] of a bias-capturing model, instead of `bias`: a pair is aligned with weight
             b̃ = max(0, cos(g_i, g_j)) and conflicting with weight 1 − b̃. No gradient flows into them.
-        divergence: "kl", "jeffreys", "moments", "mean" or "lognormal".
+        divergence: "kl", "jeffreys", "moments", "mean", "lognormal" or "absolute-mean": (mean_A |s| − mean_C |s|)²,
+            s = z·z', the right side of Eq. 9. It is "mean"/4 where no cosine is negative, and another rule elsewhere.
         scope: "batch" pools all pairs of the batch; "anchor" takes the divergence for each anchor and averages over the
             anchors that have enough pairs in both sets.
         negatives: add the term of the negative pairs.
         variant: "paper", or "authors" for the formula of the released code (docs/fidelity.md): on similarities, with
-            self-pairs and both signs, plus a pull and a push; `divergence="mean"` then leaves its spread terms out.
+            self-pairs and both signs, plus a pull and a push; `divergence="mean"` then leaves its spread terms out, and
+            "lognormal" and "absolute-mean" are refused.
         variance_floor: added to both variances in "kl", "jeffreys" and "lognormal".
         normalise: divide weighted sums by the sum of the weights ("weights") or by the batch size ("count", as the
             paper prints it for bias features).
         unit_norm: scale each embedding to unit length first.
         across_ranks: the batch is spread over the processes of `torch.distributed`: give the value of the whole batch.
         chunk: anchors handled at a time where pairs are visited; None chooses.
+        views: of features [N, V, D], "all" takes every view as a sample, "first" only features[:, 0], as the released
+            code does. The same for [N, D].
 
-    A term with fewer than two pairs in a set (one for "mean") is dropped; if all are, the result is a zero that is
-    attached to the graph. `FairKL` (the module) counts how often.
+    A term with fewer than two pairs in a set (one for "mean" and "absolute-mean") is dropped; if all are, the result is
+    a zero that is attached to the graph. `FairKL` (the module) counts how often.
     """
     return fairkl_terms(
         features,
@@ -117,6 +137,7 @@ def fairkl(
         unit_norm=unit_norm,
         across_ranks=across_ranks,
         chunk=chunk,
+        views=views,
     ).value
 
 
@@ -144,12 +165,14 @@ def fairkl_terms(
     unit_norm: bool = True,
     across_ranks: bool = False,
     chunk: int | None = None,
+    views: str = "all",
 ) -> FairKLTerms:
     """`fairkl` with the number of pairs in each set, for a training log."""
     check_choice(divergence, "divergence", DIVERGENCES)
     check_choice(scope, "scope", ("batch", "anchor"))
     check_choice(variant, "variant", ("paper", "authors"))
     check_choice(normalise, "normalise", ("weights", "count"))
+    check_choice(views, "views", ("all", "first"))
     check_chunk(chunk)
     if variance_floor < 0:
         raise ValueError(f"variance_floor must be ≥ 0; got {variance_floor}")
@@ -163,7 +186,14 @@ def fairkl_terms(
     authors = variant == "authors"
     if authors and (bias is None or scope != "batch"):
         raise ValueError('variant="authors" is defined for bias labels and scope="batch" only; use variant="paper"')
+    if authors and divergence in MEASURES:
+        raise ValueError(
+            f'variant="authors" has a formula of its own, on similarities, and divergence={divergence!r} is no part of it; '
+            'use "kl" for all of it, "mean" to leave its spread terms out, or variant="paper"'
+        )
 
+    if views == "first":
+        features = _first_view(features)
     if bias is not None:
         z, (y, cue) = rows(features, labels, bias, names=("labels", "bias"), unit_norm=False)
     else:
@@ -177,7 +207,7 @@ def fairkl_terms(
             cue,
             2 if negatives or authors else 1,
             anchors,
-            divergence == "lognormal",
+            MEASURES.get(divergence),
             unit_norm,
             across_ranks,
             chunk,
@@ -188,7 +218,7 @@ def fairkl_terms(
             value = _authors(sums[0], itself, n, spread=divergence != "mean")
             dropped = torch.zeros((), dtype=torch.bool, device=z.device)
         else:
-            least = 1 if divergence == "mean" else 2
+            least = 1 if divergence in MEANS else 2
             size = None if normalise == "weights" else (n if anchors else n * n)
             value, dropped = _divergence(
                 sums, DIVERGENCES[divergence], variance_floor, least, size, across_ranks and anchors
@@ -237,6 +267,12 @@ def _authors(sums: Tensor, itself: Tensor, n: int | Tensor, spread: bool) -> Ten
         sigma = _sqrt((s2 - s**2 / entries) / (entries - 1).clamp_min(1))
         value = value + (sigma[0] - sigma[1]) ** 2 + (sigma[2] - sigma[3]) ** 2
     return value
+
+
+def _first_view(features: Tensor) -> Tensor:
+    """[N, D]; whatever is no [N, V, D] with a view in it is left for `rows` to judge."""
+    several = isinstance(features, Tensor) and features.ndim == 3 and features.shape[1] > 0
+    return features[:, 0] if several else features
 
 
 def _bias_cue(bias_features: Tensor | None, features: Tensor) -> Tensor:

@@ -68,11 +68,15 @@ class _Unit(torch.autograd.Function):
         return gradient
 
 
-def check_matrix(x: Tensor, name: str, *, views: bool = False, length: int | None = None) -> None:
+def check_tensor(x: Any, name: str) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(
             f"{name} must be a torch.Tensor; got {type(x).__name__}. Convert it with torch.as_tensor({name})"
         )
+
+
+def check_matrix(x: Tensor, name: str, *, views: bool = False, length: int | None = None) -> None:
+    check_tensor(x, name)
     shapes = "[N, D] or [N, V, D]" if views else "[N, D]"
     if x.ndim != 2 and not (views and x.ndim == 3):
         raise ValueError(

@@ -7,7 +7,15 @@ from torch import Tensor, nn
 
 from fairmargin.losses.bias_contrastive import biascon, softcon
 from fairmargin.losses.classification import bias_balanced_cross_entropy, generalized_cross_entropy
-from fairmargin.losses.contrastive import eps_infonce, eps_supcon, eps_supinfonce, simclr, supcon, supcon_in
+from fairmargin.losses.contrastive import (
+    eps_infonce,
+    eps_supcon,
+    eps_supinfonce,
+    simclr,
+    supcon,
+    supcon_in,
+    warn_of_epsilon,
+)
 from fairmargin.losses.dependence import hsic
 from fairmargin.losses.end import end
 from fairmargin.losses.fairkl import VARIANCE_FLOOR, fairkl_terms
@@ -25,7 +33,16 @@ class _Shell(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
 
 
-class EpsInfoNCE(_Shell):
+class _EpsShell(_Shell):
+    """Of a member of the ε-family: warns of an ε beyond 2/τ, which vectors of length 1 cannot meet."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if settings["unit_norm"]:
+            warn_of_epsilon(settings["epsilon"], settings["temperature"], stacklevel=3)
+
+
+class EpsInfoNCE(_EpsShell):
     """`losses.eps_infonce`"""
 
     def __init__(self, *, epsilon: float = 0.0, temperature: float = 0.1, unit_norm: bool = True) -> None:
@@ -35,7 +52,7 @@ class EpsInfoNCE(_Shell):
         return eps_infonce(features, **self.settings)
 
 
-class EpsSupInfoNCE(_Shell):
+class EpsSupInfoNCE(_EpsShell):
     """`losses.eps_supinfonce`"""
 
     def __init__(
@@ -56,7 +73,7 @@ class EpsSupInfoNCE(_Shell):
         return eps_supinfonce(features, labels, **self.settings)
 
 
-class EpsSupCon(_Shell):
+class EpsSupCon(_EpsShell):
     """`losses.eps_supcon`"""
 
     def __init__(
@@ -121,6 +138,7 @@ class FairKL(_Shell):
         unit_norm: bool = True,
         across_ranks: bool = False,
         chunk: int | None = None,
+        views: str = "all",
     ) -> None:
         super().__init__(
             divergence=divergence,
@@ -132,6 +150,7 @@ class FairKL(_Shell):
             unit_norm=unit_norm,
             across_ranks=across_ranks,
             chunk=chunk,
+            views=views,
         )
         sets = 4 if negatives or variant == "authors" else 2
         self.register_buffer("pairs", torch.zeros(sets, dtype=torch.long), persistent=False)

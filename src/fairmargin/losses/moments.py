@@ -11,6 +11,7 @@ the sums over a group come from the matrix of similarities (`_MatrixSums`, small
 which is N·D² work instead of N²·D, exact, and adds up across processes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,9 +28,21 @@ DISTANCE_FLOOR = 1e-4  # below which log d is not taken: duplicates have d = 0
 MATRIX_UP_TO = 1536  # rows; above, cells are faster when there are few of them (docs/performance.md)
 CHUNK_PAIRS = 1 << 21  # distances held at a time
 
+Measure = Callable[[Tensor], Tensor]  # of the distances d, what is added up in their place
+
 COUNT, MASS, FIRST, SECOND = range(4)  # of the sums: pairs in the set, Σw, Σw·x, Σw·x²
 FROM_SIMILARITIES = [[1, 1, 2, 4], [0, 0, -2, -8], [0, 0, 0, 4]]  # (count, Σs, Σs²) → these, for d = 2 − 2s
 FROM_HALF_DISTANCES = [[1, 1, 0, 0], [0, 0, -2, 0], [0, 0, 0, 4]]  # and (count, Σr, Σr²), for d = −2r
+
+
+def log_distance(d: Tensor) -> Tensor:
+    """log d, of distances of at least `DISTANCE_FLOOR`."""
+    return d.clamp_min(DISTANCE_FLOOR).log()
+
+
+def absolute_similarity(d: Tensor) -> Tensor:
+    """|s|, from d = 2 − 2s."""
+    return (1 - d / 2).abs()
 
 
 def set_sums(
@@ -38,19 +51,19 @@ def set_sums(
     cue: Tensor,
     signs: int,
     anchors: bool,
-    log: bool,
+    measure: Measure | None,
     unit_norm: bool,
     across_ranks: bool,
     chunk: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int | Tensor]:
-    """(count, Σw, Σwx, Σwx²) of A⁺, C⁺[, A⁻, C⁻]: [1 or anchors, sets, 4].
+    """(count, Σw, Σwx, Σwx²) of A⁺, C⁺[, A⁻, C⁻]: [1 or anchors, sets, 4], x = measure(d), or d itself without one.
 
     Gives (z, y, cue of this rank's samples with known bias, the sums, how many such samples there are on all ranks).
     """
     labelled = not cue.is_floating_point() and not torch.compiler.is_compiling()
     if labelled and not bool((known := cue >= 0).all()):
         z, y, cue = z[known], y[known], cue[known]
-    by_groups = labelled and not log and chunk is None
+    by_groups = labelled and measure is None and chunk is None
     few = len(z) <= MATRIX_UP_TO and not across_ranks
     # _MatrixSums adds up in float64 by itself; elsewhere the features are taken there.
     z = z if by_groups and few and not anchors else z.to(precise(z))
@@ -67,7 +80,7 @@ def set_sums(
     all_z, all_y, all_cues = distributed.gather(z, y, cue) if across_ranks else (z, y, cue)
     # While a compiler traces, samples of unknown bias are still there: they are in no pair, and are not counted either.
     number = len(all_z) if labelled or cue.is_floating_point() else (all_cues >= 0).sum()
-    return z, y, cue, _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, log, chunk), number
+    return z, y, cue, _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, measure, chunk), number
 
 
 def precise(z: Tensor) -> torch.dtype:
@@ -75,12 +88,12 @@ def precise(z: Tensor) -> torch.dtype:
 
 
 def _sums_by_pairs(
-    z: Tensor, y: Tensor, cue: Tensor, signs: int, anchors: bool, log: bool, chunk: int | None
+    z: Tensor, y: Tensor, cue: Tensor, signs: int, anchors: bool, measure: Measure | None, chunk: int | None
 ) -> Tensor:
     n = len(z)
     size = chunk or max(1, CHUNK_PAIRS // max(n, 1))
     if n <= size:
-        return _pair_sums(z, y, cue, z, y, cue, 0, signs, anchors, log)
+        return _pair_sums(z, y, cue, z, y, cue, 0, signs, anchors, measure)
     parts = []
     for start in range(0, n, size):
         r = slice(start, start + size)
@@ -96,7 +109,7 @@ def _sums_by_pairs(
             start,
             signs,
             anchors,
-            log,
+            measure,
             use_reentrant=False,
             preserve_rng_state=False,
         )
@@ -114,12 +127,12 @@ def _pair_sums(
     start: int,
     signs: int,
     anchors: bool,
-    log: bool,
+    measure: Measure | None,
 ) -> Tensor:
     """Sums of the anchors `start …` against all rows."""
     x = 2 - 2 * z_a @ z.T  # [c, N]
-    if log:
-        x = x.clamp_min(DISTANCE_FLOOR).log()
+    if measure is not None:
+        x = measure(x)
     aligned, known = _alignment(cue_a, cue, z.dtype)
     known = known - torch.eye(len(z), dtype=z.dtype, device=z.device)[start : start + len(z_a)] * known  # no self-pairs
     same = (y_a[:, None] == y[None, :]).to(z.dtype)

@@ -74,32 +74,54 @@ def mean_over_anchors(
     unit_norm: bool = False,
 ) -> Tensor:
     """Mean of `row_loss` over the valid anchors (or over all of them). `unit_norm`: z is known to be unit."""
+    total, valid = sum_over_anchors(
+        z,
+        labels,
+        row_loss,
+        temperature=temperature,
+        chunk=chunk,
+        weighting=weighting,
+        whole_rows=whole_rows,
+        unit_norm=unit_norm,
+    )
+    if not torch.compiler.is_compiling() and not bool(valid):
+        warnings.warn(
+            "no anchor in this batch has a positive (and, for epsilon=inf, a negative): the loss is 0. "
+            "Use a larger batch, several views, or a class-balanced sampler",
+            stacklevel=4,
+        )
+    if z.shape[0] == 0:
+        return z.sum()  # 0, attached to the graph
+    return total / (valid.clamp_min(1) if over == "valid" else z.shape[0])
+
+
+def sum_over_anchors(
+    z: Tensor,
+    labels: Tensor,
+    row_loss: RowLoss,
+    *,
+    temperature: float,
+    chunk: int | None = None,
+    weighting: Weighting | None = None,
+    whole_rows: bool = False,
+    unit_norm: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(Σ of `row_loss` over the valid anchors, their number)."""
     check_chunk(chunk)
     with torch.autocast(z.device.type, enabled=False):
-        if (
-            torch.compiler.is_compiling() and chunk is None and z.shape[0] <= ONE_BLOCK_UP_TO
-        ):  # one graph for the compiler
-            total, valid = dense(z, labels, row_loss, temperature=temperature, weighting=weighting)
-        else:
-            total, valid = streamed(
-                z,
-                labels,
-                row_loss,
-                temperature=temperature,
-                chunk=chunk,
-                weighting=weighting,
-                whole_rows=whole_rows,
-                unit_norm=unit_norm,
-            )
-        if not torch.compiler.is_compiling() and not bool(valid):
-            warnings.warn(
-                "no anchor in this batch has a positive (and, for epsilon=inf, a negative): the loss is 0. "
-                "Use a larger batch, several views, or a class-balanced sampler",
-                stacklevel=4,
-            )
-        if z.shape[0] == 0:
-            return z.sum()  # 0, attached to the graph
-        return total / (valid.clamp_min(1) if over == "valid" else z.shape[0])
+        # One graph for the compiler.
+        if torch.compiler.is_compiling() and chunk is None and z.shape[0] <= ONE_BLOCK_UP_TO:
+            return dense(z, labels, row_loss, temperature=temperature, weighting=weighting)
+        return streamed(
+            z,
+            labels,
+            row_loss,
+            temperature=temperature,
+            chunk=chunk,
+            weighting=weighting,
+            whole_rows=whole_rows,
+            unit_norm=unit_norm,
+        )
 
 
 def dense(

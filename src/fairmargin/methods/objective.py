@@ -22,6 +22,7 @@ from fairmargin.choices import check_choice
 from fairmargin.data import views as all_views
 from fairmargin.data.views import Views
 from fairmargin.distributed import gather
+from fairmargin.losses.contrastive import warn_of_epsilon
 from fairmargin.losses.inputs import unit
 from fairmargin.methods.base import (
     MakeEncoder,
@@ -39,7 +40,7 @@ RELEASED_TEMPERATURE = 0.07  # the authors' code scales its contrastive losses b
 
 
 class Objective(Method):
-    """One row, with FairKL if `fairkl` holds its settings."""
+    """One row, with FairKL if `fairkl` holds its settings; `bounds(z, labels or None)` is logged if given."""
 
     # As in the authors' code: the probe does not follow the encoder's schedule.
     optimisers = {  # noqa: RUF012
@@ -61,9 +62,11 @@ class Objective(Method):
         fairkl_weight: float = 0.0,
         fairkl: losses.FairKL | None = None,
         second: SecondStream | None = None,
+        bounds: Callable[..., losses.InformationBounds] | None = None,
     ) -> None:
         super().__init__()
         self.name, self.row, self.loss, self.second = name, row, loss, second
+        self.bounds = bounds
         self.views, self.needs, self.sampler = row.views, row.needs, row.sampler
         self.alpha, self.beta, self.fairkl_weight = alpha, beta, fairkl_weight
         compares = row.learns != "classifier" or row.regularised or fairkl is not None
@@ -106,6 +109,9 @@ class Objective(Method):
             total = total + self.beta * classification
         if self.on_unit_features:  # near 1: every image has the same embedding, the collapse FairKL alone invites
             self.terms["mean similarity"] = x.inputs.detach().flatten(0, -2).mean(0).square().sum()
+        if self.bounds is not None:
+            found = self.bounds(x.z.detach(), x.labels if self.row.positives == "labels" else None)
+            self.terms |= {"InfoNCE bound": found.lower, "InfoL1O bound": found.upper}
         yield "main", total
         if self.probed:
             logits = self.classifier(x.inputs.detach().flatten(0, -2))  # no second pass through the encoder
@@ -154,6 +160,7 @@ FAIRKL_DEFAULTS: dict[str, Any] = {
     "variant": "paper",
     "variance_floor": 0.1,
     "normalise": "weights",
+    "views": "all",
 }
 
 # Of rows whose pairs may come from a second stream. Hong & Yang draw it with "weighted" (1/p̂(b|y), or with bias features
@@ -178,6 +185,18 @@ def build(row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo
     chosen |= options
     _require(facts.needs, f"{row}{'+fairkl' if with_fairkl else ''}", info, chosen.get("variant"))
     settings = {name: chosen[name] for name in _settings(row)}
+    if facts.positives and "epsilon" in settings:
+        by_label = facts.positives == "labels"
+        warn_of_epsilon(
+            settings["epsilon"],
+            settings["temperature"],
+            # Without labels every image is a class of its own.
+            classes=info.num_classes if by_label else info.train_size,
+            classes_are="classes" if by_label else "images",
+        )
+    bounds = None
+    if chosen.get("log_bounds"):
+        bounds = partial(losses.information_bounds, temperature=settings["temperature"])
     head = chosen.get("head", "identity")
     alpha = chosen["alpha"]
     check_choice(chosen.get("weighting", "paper"), "weighting", ("paper", "released"))
@@ -197,6 +216,7 @@ def build(row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo
         fairkl_weight=chosen.get("lambda_", 0.0),
         fairkl=losses.FairKL(**{name: chosen[name] for name in FAIRKL_DEFAULTS}) if with_fairkl else None,
         second=_second(chosen, info) if facts.second else None,
+        bounds=bounds,
     )
 
 
@@ -226,6 +246,7 @@ def option_defaults(row: str, with_fairkl: bool) -> dict[str, Any]:
     facts = ROWS[row]
     embedding = {"head": "identity", "beta": facts.beta} if facts.learns != "classifier" else {}
     weighting = {"weighting": "paper"} if facts.learns == "embedding" and not facts.needs else {}
+    bounds = {"log_bounds": False} if facts.positives else {}
     second = SECOND_DEFAULTS if facts.second else {}
     fairkl = {"lambda_": 1.0, **FAIRKL_DEFAULTS} if with_fairkl else {}
     return {
@@ -234,6 +255,7 @@ def option_defaults(row: str, with_fairkl: bool) -> dict[str, Any]:
         **embedding,
         **weighting,
         "last_activation": "auto",
+        **bounds,
         **second,
         **fairkl,
     }

@@ -218,6 +218,8 @@ class Row:
     beta: float = 0.0  # weight of `classification` beside the loss, by default
     classification: Loss = cross_entropy
     second: bool = False  # the pairs may come from a second stream of batches
+    # "labels" or "views" decide who is a positive, in the rows for which Eq. 3's bounds of the information can be logged
+    positives: str = ""
 
 
 ROWS = {
@@ -231,13 +233,13 @@ ROWS = {
     "end": Row(_end, "classifier", needs="bias", regularised=True),
     "max-margin": Row(_max_margin, "classifier", intercept=False),
     "large-margin": Row(_large_margin, "classifier"),
-    "supcon": Row(_supcon, "embedding"),
+    "supcon": Row(_supcon, "embedding", positives="labels"),
     "supcon-in": Row(_supcon_in, "embedding"),
-    "simclr": Row(_simclr, "embedding", views=2),
-    "eps-infonce": Row(_eps_infonce, "embedding", views=2),
-    "infol1o": Row(_infol1o, "embedding", views=2),
-    "eps-supcon": Row(_eps_supcon, "embedding"),
-    "eps-supinfonce": Row(_eps_supinfonce, "embedding"),
+    "simclr": Row(_simclr, "embedding", views=2, positives="views"),
+    "eps-infonce": Row(_eps_infonce, "embedding", views=2, positives="views"),
+    "infol1o": Row(_infol1o, "embedding", views=2, positives="views"),
+    "eps-supcon": Row(_eps_supcon, "embedding", positives="labels"),
+    "eps-supinfonce": Row(_eps_supinfonce, "embedding", positives="labels"),
     "biascon": Row(_biascon, "embedding", needs="bias", second=True),
     "biascon+ce": Row(_biascon, "both", needs="bias", beta=0.01, second=True),
     "biascon+biasbal": Row(
