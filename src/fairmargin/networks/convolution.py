@@ -38,7 +38,7 @@ from fairmargin.choices import check_choice
 Algorithm = Literal["auto", "direct", "spectral", "unrolled"]
 LARGE = 5  # 3×3 kernels save little, and their networks rearrange memory between layers
 CACHED = 49  # positions whose squares are added up before they leave the cache
-PARTS = 3  # of a spectrum, one after the other: less memory at once, and in smaller pieces
+CHUNK = 8192  # numbers of a row transformed at once: few enough to stay in the cache
 WORTH = 1.6  # times fewer multiplications pay: small products and transforms reach half the rate of direct convolutions
 
 
@@ -228,121 +228,176 @@ def _taps(h: int, w: int, k: int, stride: int, padding: int, device: torch.devic
 class _Spectral(torch.autograd.Function):
     """(x [H, W, C, N], w [k, k, O, C], b [O]) → y [H, W, O, N].
 
-    Written with what autograd knows, from inputs alone, so that a gradient can be differentiated again.
+    Rows are transformed all at once; everything behind them is done for one frequency u after the other, so that what
+    one product writes is still in the cache for the next.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        (h, wide, c, n), (k, _, o, _) = x.shape, w.shape
+        t = _transforms(h, wide, k, x.dtype, x.device)
+        of_x, of_w = _rows(x, t.image), _rows(w, t.kernel)
+        of_y = x.new_empty(t.frequencies, 2, wide, o, n)
+        x_hat, g, y_hat = (x.new_empty(2, t.columns, *pair) for pair in ((c, n), (o, c), (o, n)))
+        for u in range(t.frequencies):
+            _columns(of_x[u], t.image, x_hat)
+            _columns(of_w[u], t.kernel, g)
+            for (gr, gi), (xr, xi), (yr, yi) in zip(t.split(g), t.split(x_hat), t.split(y_hat), strict=True):
+                torch.bmm(gr, xr, out=yr).baddbmm_(gi, xi, alpha=-1)
+                torch.bmm(gr, xi, out=yi).baddbmm_(gi, xr)
+            if b is not None and u == 0:  # a constant is the frequency 0
+                y_hat[0, 0] += b[:, None] * t.area
+            _uncolumns(y_hat, t.result, of_y[u])
         ctx.save_for_backward(x, w)
-        y = None
-        for t in _transforms(*x.shape[:2], w.shape[0], x.dtype, x.device):
-            xr, xi = _spectrum(x, t.image)  # [UV, C, N]
-            gr, gi = _spectrum(w, t.kernel)  # [UV, O, C]
-            spectrum = [torch.bmm(gr, xr).baddbmm_(gi, xi, alpha=-1), torch.bmm(gr, xi).baddbmm_(gi, xr)]
-            del xr, xi
-            if b is not None and y is None:  # a constant is the frequency 0
-                spectrum[0][0] += b[:, None] * t.area
-            y = _pixels(spectrum, t.result, y)
-        assert y is not None
-        return y
+        # Rows take as much memory as x; their spectra, twice as much, are found again in the backward pass.
+        ctx.of_x = of_x if ctx.needs_input_grad[1] else None
+        return _unrows(of_y, t.result)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         wants_x, wants_w, wants_b = ctx.needs_input_grad
-        dx = dw = db = None
-        for t in _transforms(*x.shape[:2], w.shape[0], x.dtype, x.device):
-            yr, yi = _spectrum(gradients[0], t.result)
-            if wants_w:
-                xr, xi = (part.transpose(1, 2) for part in _spectrum(x, t.image))
-                dg = [torch.bmm(yr, xr).baddbmm_(yi, xi), torch.bmm(yi, xr).baddbmm_(yr, xi, alpha=-1)]
-                del xr, xi
-                dw = _pixels(dg, t.kernel, dw)
-            if wants_b and db is None:
-                db = yr[0].sum(1) * t.area
+        if torch.is_grad_enabled():  # this gradient may be differentiated again
+            return _direct_gradients(x, w, gradients[0], (wants_x, wants_w, wants_b))
+        (h, wide, c, n), (k, _, o, _) = x.shape, w.shape
+        t = _transforms(h, wide, k, x.dtype, x.device)
+        of_y, of_x, of_w = _rows(gradients[0], t.result), ctx.of_x, None
+        ctx.of_x = None  # its memory will hold the rows of dx
+        if of_x is None:
+            of_x = _rows(x, t.image) if wants_w else x.new_empty(t.frequencies, 2, wide, c, n)
+        of_w = _rows(w, t.kernel) if wants_x else x.new_empty(t.frequencies, 2, k, o, c)
+        x_hat, g, y_hat = (x.new_empty(2, t.columns, *pair) for pair in ((c, n), (o, c), (o, n)))
+        db = None
+        for u in range(t.frequencies):
+            _columns(of_y[u], t.result, y_hat)
+            if wants_b and u == 0:
+                db = y_hat[0, 0].sum(1) * t.area
             if wants_x:
-                gr, gi = (part.transpose(1, 2) for part in _spectrum(w, t.kernel))
-                spectrum = [torch.bmm(gr, yr).baddbmm_(gi, yi), torch.bmm(gr, yi).baddbmm_(gi, yr, alpha=-1)]
-                del yr, yi
-                dx = _pixels(spectrum, t.image, dx)
+                _columns(of_w[u], t.kernel, g)
+            if wants_w:
+                _columns(of_x[u], t.image, x_hat)
+                dg = torch.empty_like(g)
+                for (gr, gi), (xr, xi), (yr, yi) in zip(t.split(dg), t.split(x_hat), t.split(y_hat), strict=True):
+                    torch.bmm(yr, xr.mT, out=gr).baddbmm_(yi, xi.mT)
+                    torch.bmm(yi, xr.mT, out=gi).baddbmm_(yr, xi.mT, alpha=-1)
+                _uncolumns(dg, t.kernel, of_w[u])
+            if wants_x:
+                for (gr, gi), (xr, xi), (yr, yi) in zip(t.split(g), t.split(x_hat), t.split(y_hat), strict=True):
+                    torch.bmm(gr.mT, yr, out=xr).baddbmm_(gi.mT, yi)
+                    torch.bmm(gr.mT, yi, out=xi).baddbmm_(gi.mT, yr, alpha=-1)
+                _uncolumns(x_hat, t.image, of_x[u])
+        dx = _unrows(of_x, t.image) if wants_x else None
+        dw = _unrows(of_w, t.kernel) if wants_w else None
         return dx, dw, db
 
 
-class Transform(NamedTuple):
-    """From pixels [h, w] to some rows [U, V] of half a spectrum, and by the transposed matrices back."""
+def _direct_gradients(x: Tensor, w: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool]) -> tuple[Tensor | None, ...]:
+    """The gradients by PyTorch's own convolutions, which autograd can differentiate."""
+    images, weight, back = (t.permute(3, 2, 0, 1) for t in (x, w.transpose(2, 3), dy))
+    r, o = w.shape[0] // 2, w.shape[2]
+    dx, dw, db = torch.ops.aten.convolution_backward(
+        back, images, weight, [o], [1, 1], [r, r], [1, 1], False, [0, 0], 1, list(wanted)
+    )
+    return dx.permute(2, 3, 1, 0) if wanted[0] else None, dw.permute(2, 3, 0, 1) if wanted[1] else None, db
 
-    rows: Tensor  # [2U, h], real and imaginary parts in turn
-    real: Tensor  # [V, 2w], of columns given as (real part, imaginary part)
-    imaginary: Tensor  # [V, 2w]
+
+class Transform(NamedTuple):
+    """From pixels [h, w] to half a spectrum [U, V], and by the transposed matrices back.
+
+    e^(±i(up + vq)) = (cos up ± i sin up)(cos vq ± i sin vq). Rows r + is = Σ_p x (cos up ± i sin up) have the columns
+
+        X(u, v)  = (r·cos vq ∓ s·sin vq) + i (s·cos vq ± r·sin vq)
+        X(u, −v) = (r·cos vq ± s·sin vq) + i (s·cos vq ∓ r·sin vq)
+
+    so that v and −v share their products: half of the work, then one sum and one difference.
+    """
+
+    rows: Tensor  # [2U, h], cos and ±sin in turn
+    columns: Tensor  # [2, V, w]: cos of v = 0 … V/2 above ±sin of the v that have a −v, for r; above ∓sin, for s
 
 
 class Transforms(NamedTuple):
     image: Transform  # A
     kernel: Transform
     result: Transform  # Sᵀ
+    frequencies: int  # U, of u
+    columns: int  # V, of v
     area: int  # pixels with the zeros behind them
 
-
-def _spectrum(x: Tensor, by: Transform) -> tuple[Tensor, Tensor]:
-    """[h, w, P, Q] → real and imaginary part, [UV, P, Q] each."""
-    h, w, p, q = x.shape
-    rows = (by.rows @ x.reshape(h, w * p * q)).view(-1, 2 * w, p * q)  # [U, 2w, PQ]
-    over = lambda matrix: matrix.expand(len(rows), *matrix.shape)
-    return torch.bmm(over(by.real), rows).view(-1, p, q), torch.bmm(over(by.imaginary), rows).view(-1, p, q)
+    def split(self, spectrum: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """[2, V, P, Q] as `_columns` leaves it → (real, imaginary) of v = 0 … V/2, and of the −v."""
+        half = self.columns // 2 + 1
+        (r, s), (difference_of_s, difference_of_r) = spectrum[:, :half], spectrum[:, half:]
+        return (r, s), (difference_of_r, difference_of_s)
 
 
-def _pixels(parts: list[Tensor], by: Transform, onto: Tensor | None) -> Tensor:
-    """The adjoint of `_spectrum`: (real, imaginary), [UV, P, Q] each, → [h, w, P, Q], added to `onto`.
+def _rows(x: Tensor, by: Transform) -> Tensor:
+    """[h, w, P, Q] → [U, 2, w, P, Q]."""
+    pixels = x.reshape(len(x), -1)
+    rows = pixels.new_empty(len(by.rows), pixels.shape[1])
+    for some, of in zip(rows.split(CHUNK, 1), pixels.split(CHUNK, 1), strict=True):
+        torch.mm(by.rows, of, out=some)
+    return rows.view(-1, 2, *x.shape[1:])
 
-    The list is emptied, so that the spectrum's memory is free before the result needs some.
-    """
-    imaginary, real = parts.pop(), parts.pop()
-    _, p, q = real.shape
-    u, (v, both) = by.rows.shape[0] // 2, by.real.shape
-    over = lambda matrix: matrix.T.expand(u, both, v)
-    columns = torch.bmm(over(by.real), real.view(u, v, p * q))
-    del real
-    columns = columns.baddbmm_(over(by.imaginary), imaginary.view(u, v, p * q)).view(2 * u, -1)  # [U·2, w·PQ]
-    del imaginary
-    if onto is None:
-        return (by.rows.T @ columns).view(-1, both // 2, p, q)
-    onto.view(len(onto), -1).addmm_(by.rows.T, columns)
-    return onto
+
+def _unrows(rows: Tensor, by: Transform) -> Tensor:
+    """The adjoint of `_rows`."""
+    flat = rows.view(len(by.rows), -1)
+    pixels = flat.new_empty(by.rows.shape[1], flat.shape[1])
+    for some, of in zip(pixels.split(CHUNK, 1), flat.split(CHUNK, 1), strict=True):
+        torch.mm(by.rows.T, of, out=some)
+    return pixels.view(-1, *rows.shape[2:])
+
+
+def _columns(rows: Tensor, by: Transform, out: Tensor) -> None:
+    """[2, w, P, Q] of one u → its spectrum [2, V, P, Q], in the order that `Transforms.split` reads."""
+    torch.bmm(by.columns, rows.flatten(2), out=out.flatten(2))
+    _add_and_subtract(out)
+
+
+def _uncolumns(spectrum: Tensor, by: Transform, out: Tensor) -> None:
+    """The adjoint of `_columns`; the spectrum is overwritten."""
+    _add_and_subtract(spectrum)
+    torch.bmm(by.columns.mT, spectrum.flatten(2), out=out.flatten(2))
+
+
+def _add_and_subtract(spectrum: Tensor) -> None:
+    """(a, b) → (a + b, a − b) for the terms with cos and with sin of each v, in place; its own adjoint."""
+    half = spectrum.shape[1] // 2 + 1
+    paired = spectrum.shape[1] - half
+    for part in (0, 1):
+        a, b = spectrum[part, 1 : 1 + paired], spectrum[1 - part, half:]
+        a += b
+        torch.sub(a, b, alpha=2, out=b)
 
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # they are kept, and an evaluation may be the first to need them
-def _transforms(h: int, w: int, k: int, dtype: torch.dtype, device: torch.device) -> list[Transforms]:
-    """Between pixels and spectra, for `PARTS` of the frequencies u in turn; the first holds u = v = 0 at its start."""
+def _transforms(h: int, w: int, k: int, dtype: torch.dtype, device: torch.device) -> Transforms:
+    """Between pixels and spectra of h × w images and k × k kernels."""
     tall, wide = h + k // 2, w + k // 2
-    frequencies = tall // 2 + 1
+    frequencies, half = tall // 2 + 1, wide // 2 + 1
 
     def transform(rows: int, columns: int, sign: int, shift: int) -> Transform:
-        cos, sin = _waves(tall, frequencies, rows, sign, shift)
-        both = torch.stack([cos, sin], 1).flatten(0, 1)
-        cos, sin = _waves(wide, wide, columns, sign, shift)
-        return Transform(both, torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1))
+        cos, sin = _waves(tall, frequencies, rows, shift)
+        both = torch.stack([cos, sign * sin], 1).flatten(0, 1)
+        cos, sin = _waves(wide, half, columns, shift)
+        sin = sign * sin[1 : 1 + wide - half]
+        return Transform(both, torch.stack([torch.cat([cos, sin]), torch.cat([cos, -sin])]))
 
     image, kernel = transform(h, w, -1, 0), transform(k, k, 1, -(k // 2))
     # A frequency u stands for −u too, unless they are the same.
     twice = torch.tensor([1.0 if u == -u % tall else 2.0 for u in range(frequencies)], dtype=torch.double)
     result = image._replace(rows=image.rows * twice.repeat_interleave(2)[:, None] / (tall * wide))
-    each = 2 * -(-frequencies // PARTS)
-
-    def part(one: Transform, first: int) -> Transform:
-        some = one._replace(rows=one.rows[first : first + each])
-        return Transform(*(matrix.to(device, dtype) for matrix in some))
-
-    return [
-        Transforms(part(image, first), part(kernel, first), part(result, first), tall * wide)
-        for first in range(0, 2 * frequencies, each)
-    ]
+    image, kernel, result = (
+        Transform(*(matrix.to(device, dtype) for matrix in one)) for one in (image, kernel, result)
+    )
+    return Transforms(image, kernel, result, frequencies, wide, tall * wide)
 
 
-def _waves(length: int, frequencies: int, points: int, sign: int, shift: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of ±2π·u·(p + shift)/length, [frequencies, points]."""
-    turns = (
-        torch.outer(torch.arange(frequencies), torch.arange(points) + shift) % length
-    )  # whole ones would cost digits
-    angle = turns.double() * (sign * 2 * math.pi / length)
+def _waves(length: int, frequencies: int, points: int, shift: int) -> tuple[Tensor, Tensor]:
+    """cos and sin of 2π·u·(p + shift)/length, [frequencies, points]."""
+    # Whole turns would cost digits.
+    turns = torch.outer(torch.arange(frequencies), torch.arange(points) + shift) % length
+    angle = turns.double() * (2 * math.pi / length)
     return angle.cos(), angle.sin()
