@@ -2,6 +2,7 @@
 
     python -m benchmarks.training                 SimpleConvNet(7) and ResNet-18, about ten minutes
     python -m benchmarks.training --case resnet18 --rounds 3
+    python -m benchmarks.training --beside v1.0 --contenders fairmargin       this code against another commit's
     python -m benchmarks.training --scaling       ours at several batch sizes, threads and processes
 
 Contenders, each in a process of its own, a few steps in turn, medians over rounds:
@@ -9,6 +10,7 @@ Contenders, each in a process of its own, a few steps in turn, medians over roun
   by hand       the same networks, losses and batches in a plain loop: what the engine itself costs
   in memory     a stock loop: nn.Conv2d, dense N×N losses, normalised images waiting in memory
   per image     the same, with images transformed one by one in two worker processes
+  --beside REV  another commit's fairmargin, from a git worktree that is removed afterwards
 Images are random numbers, which are as fast as digits. Run it on an idle machine.
 """
 
@@ -22,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +51,7 @@ from fairmargin.progress import Display
 from fairmargin.record import RunFolder
 from fairmargin.train import fit
 
+ROOT = Path(__file__).resolve().parents[1]
 SAMPLES, CLASSES, FOREVER = 5120, 10, 1 << 30
 ALPHA, WEIGHT, RATE, DECAY = 0.1, 1.0, 1e-3, 1e-4
 
@@ -243,11 +247,18 @@ def memory() -> float:
 
 
 class Contender:
-    """The process of one contender, seen from outside."""
+    """The process of one contender, seen from outside.
 
-    def __init__(self, name: str, case: str, batch: int) -> None:
+    Args:
+        tree: folder of the source tree that it runs; this one by default.
+    """
+
+    def __init__(self, name: str, case: str, batch: int, tree: Path = ROOT) -> None:
         command = [sys.executable, "-m", "benchmarks.training", "--serve", name, "--case", case, "--batch", str(batch)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env=environment
+        )
         self.seconds: list[float] = []
         self.memory = 0.0
         assert self.process.stdout is not None
@@ -268,9 +279,24 @@ class Contender:
         self.process.wait()
 
 
-def compare(name: str, batch: int, rounds: int) -> None:
+@contextmanager
+def worktree(revision: str) -> Iterator[Path]:
+    """The files of another commit of this repository, in a folder of their own."""
+    git = ["git", "-C", str(ROOT), "worktree"]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run([*git, "add", "--detach", str(tree), revision], check=True, capture_output=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+def compare(name: str, batch: int, rounds: int, contenders: list[str], beside: dict[str, Path]) -> None:
+    """Print a table of the contenders, and of the fairmargin of other source trees {name: folder}."""
     case = CASES[name]
-    running = {contender: Contender(contender, name, batch) for contender in CONTENDERS}
+    running = {contender: Contender(contender, name, batch) for contender in contenders}
+    running |= {other: Contender("fairmargin", name, batch, tree) for other, tree in beside.items()}
     best = 0.0
     for _ in range(rounds):
         for one in running.values():
@@ -331,6 +357,8 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, help="one of them; both by default")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--beside", metavar="REV", help="also measure the fairmargin of this commit")
     parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
@@ -343,8 +371,13 @@ def main() -> None:
     elif options.scaling:
         scaling(names[0], [64, 256, 1024], options.rounds)
     else:
-        for name in names:
-            compare(name, options.batch, options.rounds)
+        chosen = ["fairmargin", *(one for one in options.contenders if one != "fairmargin")]
+        with ExitStack() as stack:
+            beside = {}
+            if options.beside:
+                beside[f"fairmargin at {options.beside}"] = stack.enter_context(worktree(options.beside))
+            for name in names:
+                compare(name, options.batch, options.rounds, chosen, beside)
 
 
 if __name__ == "__main__":

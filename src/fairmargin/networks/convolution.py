@@ -36,8 +36,9 @@ from torch import Tensor, nn
 from fairmargin.choices import check_choice
 
 Algorithm = Literal["auto", "direct", "spectral", "unrolled"]
+Activation = Literal["none", "relu", "tanh"]
 LARGE = 5  # 3×3 kernels save little, and their networks rearrange memory between layers
-CACHED = 49  # positions whose squares are added up before they leave the cache
+CACHED = 1 << 18  # numbers that go through several operations before they leave the cache
 CHUNK = 8192  # numbers of a row transformed at once: few enough to stay in the cache
 WORTH = 1.6  # times fewer multiplications pay: small products and transforms reach half the rate of direct convolutions
 
@@ -101,22 +102,28 @@ class Conv2d(nn.Conv2d):
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """`nn.BatchNorm2d` that reads the memory order of spectral convolutions without a copy, and finds its statistics faster."""
+    """`nn.BatchNorm2d` that reads the memory order of spectral convolutions without a copy, and finds its statistics faster.
 
-    def forward(self, x: Tensor) -> Tensor:
+    Called as norm(x, activation="relu"), it returns relu(norm(x)) from the same pass over the memory.
+    """
+
+    def forward(self, x: Tensor, activation: Activation = "none") -> Tensor:
         pixels = x.permute(2, 3, 1, 0)  # [H, W, C, N]
         if not pixels.is_contiguous() or x.is_contiguous():
-            return super().forward(x)
+            return _activate(super().forward(x), activation)
         h, w, c, n = pixels.shape
         # Statistics are over all but the channel, so positions may stand where samples do.
         maps = pixels.reshape(h * w, c, n, 1)
         usual = self.momentum is not None and self.track_running_stats and self.affine
-        y = self._of_batch(maps) if self.training and usual and x.device.type == "cpu" else super().forward(maps)
+        if self.training and usual and x.device.type == "cpu":
+            y = self._of_batch(maps, activation)
+        else:
+            y = _activate(super().forward(maps), activation)
         return y.view(h, w, c, n).permute(3, 2, 0, 1)
 
-    def _of_batch(self, maps: Tensor) -> Tensor:
+    def _of_batch(self, maps: Tensor, activation: Activation) -> Tensor:
         """By the batch's own statistics, which also move the running ones."""
-        y, mean, variance = _Normalise.apply(maps, self.weight, self.bias, self.eps)
+        y, mean, variance = _Normalise.apply(maps, self.weight, self.bias, self.eps, activation)
         with torch.no_grad():
             assert self.running_mean is not None
             assert self.running_var is not None
@@ -129,34 +136,111 @@ class BatchNorm2d(nn.BatchNorm2d):
         return y
 
 
+def _activate(x: Tensor, activation: Activation) -> Tensor:
+    match activation:
+        case "relu":
+            return F.relu(x)
+        case "tanh":
+            return F.tanh(x)
+        case _:
+            return x
+
+
 class _Normalise(torch.autograd.Function):
-    """PyTorch's batch norm of [P, C, N, 1], with means and variances from sums along P, which are faster to add up."""
+    """Batch norm of [P, C, N, 1] and an activation: z = f(y), y = (x − mean)·scale·weight + bias, scale = (variance + ε)^−½.
+
+    With g = dz·f′(y), which both activations know from z alone, and averages over all but channels,
+
+        dx = weight·scale·(g − average(g) − x̂·average(g·x̂)),   x̂ = (x − mean)·scale
+
+    A few positions at a time go through all operations, while they are in the cache. Sums are along P first, where
+    neighbours in memory belong to different sums.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, activation: Activation
+    ) -> tuple[Tensor, Tensor, Tensor]:
         p, c, n, _ = x.shape
         rows = x.view(p, c * n)
-        over_samples = lambda sums: sums.view(c, n).sum(1) / (p * n)
-        mean = over_samples(rows.sum(0))
+        some = max(1, CACHED // (c * n))
+        mean = _over_samples(rows.sum(0), p, n)
         each = mean.repeat_interleave(n)
         squares = torch.zeros_like(each)
-        for part in rows.split(CACHED):
+        for part in rows.split(some):
             squares += (part - each).square_().sum(0)
-        variance = over_samples(squares)
-        y = torch.native_batch_norm(x, weight, bias, mean, variance, False, 0.0, eps)[0]
-        ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
-        ctx.eps = eps
+        variance = _over_samples(squares, p, n)
+        scale = (variance + eps).rsqrt()
+        z = torch.empty_like(rows)
+        # tanh y = 2σ(2y) − 1 is several times as fast as PyTorch's tanh, and within 1.2e-7 of it in float32.
+        factor = 2 * weight * scale if activation == "tanh" else weight * scale
+        shift = (2 * bias if activation == "tanh" else bias) - mean * factor
+        factor, shift = (t.repeat_interleave(n) for t in (factor, shift))
+        for part, out in zip(rows.split(some), z.split(some), strict=True):
+            torch.addcmul(shift, part, factor, out=out)
+            if activation == "relu":
+                out.relu_()
+            elif activation == "tanh":
+                out.sigmoid_().mul_(2).sub_(1)
+        z = z.view_as(x)
+        ctx.save_for_backward(x, weight, mean, scale, z if activation != "none" else None)
+        ctx.eps, ctx.activation = eps, activation
         ctx.mark_non_differentiable(mean, variance)
-        return y, mean, variance
+        return z, mean, variance
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, scale = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[:3])
-        found = torch.ops.aten.native_batch_norm_backward(
-            gradients[0].contiguous(), x, weight, None, None, mean, scale, True, ctx.eps, wanted
-        )
-        return *found, None
+        x, weight, mean, scale, z = ctx.saved_tensors
+        if torch.is_grad_enabled():  # this gradient may be differentiated again
+            g = _through(ctx.activation, gradients[0], z).contiguous()
+            wanted = list(ctx.needs_input_grad[:3])
+            found = torch.ops.aten.native_batch_norm_backward(
+                g, x, weight, None, None, mean, scale, True, ctx.eps, wanted
+            )
+            return *found, None, None
+        p, c, n, _ = x.shape
+        flat = lambda t: t.reshape(p, c * n)
+        some = max(1, CACHED // (c * n))
+        rows, dz = flat(x).split(some), gradients[0].expand_as(x)
+        each = mean.repeat_interleave(n)
+        dx = torch.empty_like(x).view(p, c * n)
+        of_g, of_gx = torch.zeros_like(each), torch.zeros_like(each)
+        outs = [flat(z)[i : i + some] if z is not None else None for i in range(0, p, some)]
+        for part, out, d, g in zip(rows, outs, dz.split(some), dx.split(some), strict=True):
+            d = d.reshape(len(part), c * n)
+            if ctx.activation == "relu":
+                torch.ops.aten.threshold_backward.grad_input(d, out, 0, grad_input=g)
+            elif ctx.activation == "tanh":
+                torch.ops.aten.tanh_backward.grad_input(d, out, grad_input=g)
+            else:
+                g.copy_(d)
+            of_g += g.sum(0)
+            of_gx += (part - each).mul_(g).sum(0)
+        d_bias, d_weight = of_g.view(c, n).sum(1), of_gx.view(c, n).sum(1) * scale
+        # dx = a·g + b·x + constant, with g in its place already.
+        a = weight * scale
+        b = -a * scale * d_weight / (p * n)
+        constant = -a * d_bias / (p * n) - b * mean
+        a, b, constant = (t.repeat_interleave(n) for t in (a, b, constant))
+        for part, g in zip(rows, dx.split(some), strict=True):
+            torch.addcmul(torch.addcmul(constant, part, b), g, a, out=g)
+        return dx.view_as(x), d_weight, d_bias, None, None
+
+
+def _over_samples(sums: Tensor, positions: int, n: int) -> Tensor:
+    """Sums over positions, [C·N] → averages [C]."""
+    return sums.view(-1, n).sum(1) / (positions * n)
+
+
+def _through(activation: Activation, gradient: Tensor, z: Tensor) -> Tensor:
+    """The gradient before an activation, from the one behind it and its result."""
+    match activation:
+        case "relu":
+            return torch.ops.aten.threshold_backward(gradient, z, 0)
+        case "tanh":
+            return torch.ops.aten.tanh_backward(gradient, z)
+        case _:
+            return gradient
 
 
 def mean_over_positions(maps: Tensor) -> Tensor:
@@ -164,10 +248,11 @@ def mean_over_positions(maps: Tensor) -> Tensor:
     pixels = maps.permute(2, 3, 1, 0)
     if not pixels.is_contiguous():
         return maps.mean((2, 3))
-    means = pixels.mean((0, 1))  # [C, N]
-    if means.requires_grad:  # or every pixel's gradient would lie in the order of the transposed one
-        means.register_hook(Tensor.contiguous)
-    return means.T
+    h, w, c, n = pixels.shape
+    sums = pixels.reshape(h * w, c * n).sum(0).view(c, n)  # all pixels share one gradient, which is not copied for them
+    if sums.requires_grad:  # or every pixel's gradient would lie in the order of the transposed one
+        sums.register_hook(Tensor.contiguous)
+    return sums.T / (h * w)
 
 
 def saving(shape: torch.Size, out_channels: int, kernel_size: int) -> float:
@@ -175,7 +260,7 @@ def saving(shape: torch.Size, out_channels: int, kernel_size: int) -> float:
     n, c, h, w = shape
     o, k = out_channels, kernel_size
     u, v = (h + k // 2) // 2 + 1, w + k // 2
-    transforms = (c + o) * n * u * (2 * h * w + 4 * v * w) + c * o * u * (2 * k * k + 4 * v * k)
+    transforms = (c + o) * n * u * (2 * h * w + 2 * v * w) + c * o * u * (2 * k * k + 2 * v * k)
     return h * w * k * k * c * o * n / max(4 * u * v * c * o * n + transforms, 1)
 
 
