@@ -37,8 +37,10 @@ from fairmargin.choices import check_choice
 
 Algorithm = Literal["auto", "direct", "spectral", "unrolled"]
 Activation = Literal["none", "relu", "tanh"]
+Complex = tuple[Tensor, Tensor]  # real and imaginary part
 LARGE = 5  # 3×3 kernels save little, and their networks rearrange memory between layers
 CACHED = 1 << 18  # numbers that go through several operations before they leave the cache
+MANY = 32  # channels, from which a multiplication less is worth more sums
 CHUNK = 8192  # numbers of a row transformed at once: few enough to stay in the cache
 WORTH = 1.6  # times fewer multiplications pay: small products and transforms reach half the rate of direct convolutions
 
@@ -249,10 +251,8 @@ def mean_over_positions(maps: Tensor) -> Tensor:
     if not pixels.is_contiguous():
         return maps.mean((2, 3))
     h, w, c, n = pixels.shape
-    sums = pixels.reshape(h * w, c * n).sum(0).view(c, n)  # all pixels share one gradient, which is not copied for them
-    if sums.requires_grad:  # or every pixel's gradient would lie in the order of the transposed one
-        sums.register_hook(Tensor.contiguous)
-    return sums.T / (h * w)
+    sums = pixels.reshape(h * w, c * n).sum(0)  # all pixels share one gradient, which is not copied for them
+    return sums.view(c, n).T / (h * w)
 
 
 def saving(shape: torch.Size, out_channels: int, kernel_size: int) -> float:
@@ -310,82 +310,6 @@ def _taps(h: int, w: int, k: int, stride: int, padding: int, device: torch.devic
         return torch.where(inside, row * k + column, k * k).flatten(2).to(device)
 
 
-class _Spectral(torch.autograd.Function):
-    """(x [H, W, C, N], w [k, k, O, C], b [O]) → y [H, W, O, N].
-
-    Rows are transformed all at once; everything behind them is done for one frequency u after the other, so that what
-    one product writes is still in the cache for the next.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-        (h, wide, c, n), (k, _, o, _) = x.shape, w.shape
-        t = _transforms(h, wide, k, x.dtype, x.device)
-        of_x, of_w = _rows(x, t.image), _rows(w, t.kernel)
-        of_y = x.new_empty(t.frequencies, 2, wide, o, n)
-        x_hat, g, y_hat = (x.new_empty(2, t.columns, *pair) for pair in ((c, n), (o, c), (o, n)))
-        for u in range(t.frequencies):
-            _columns(of_x[u], t.image, x_hat)
-            _columns(of_w[u], t.kernel, g)
-            for (gr, gi), (xr, xi), (yr, yi) in zip(t.split(g), t.split(x_hat), t.split(y_hat), strict=True):
-                torch.bmm(gr, xr, out=yr).baddbmm_(gi, xi, alpha=-1)
-                torch.bmm(gr, xi, out=yi).baddbmm_(gi, xr)
-            if b is not None and u == 0:  # a constant is the frequency 0
-                y_hat[0, 0] += b[:, None] * t.area
-            _uncolumns(y_hat, t.result, of_y[u])
-        ctx.save_for_backward(x, w)
-        # Rows take as much memory as x; their spectra, twice as much, are found again in the backward pass.
-        ctx.of_x = of_x if ctx.needs_input_grad[1] else None
-        return _unrows(of_y, t.result)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, w = ctx.saved_tensors
-        wants_x, wants_w, wants_b = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # this gradient may be differentiated again
-            return _direct_gradients(x, w, gradients[0], (wants_x, wants_w, wants_b))
-        (h, wide, c, n), (k, _, o, _) = x.shape, w.shape
-        t = _transforms(h, wide, k, x.dtype, x.device)
-        of_y, of_x, of_w = _rows(gradients[0], t.result), ctx.of_x, None
-        ctx.of_x = None  # its memory will hold the rows of dx
-        if of_x is None:
-            of_x = _rows(x, t.image) if wants_w else x.new_empty(t.frequencies, 2, wide, c, n)
-        of_w = _rows(w, t.kernel) if wants_x else x.new_empty(t.frequencies, 2, k, o, c)
-        x_hat, g, y_hat = (x.new_empty(2, t.columns, *pair) for pair in ((c, n), (o, c), (o, n)))
-        db = None
-        for u in range(t.frequencies):
-            _columns(of_y[u], t.result, y_hat)
-            if wants_b and u == 0:
-                db = y_hat[0, 0].sum(1) * t.area
-            if wants_x:
-                _columns(of_w[u], t.kernel, g)
-            if wants_w:
-                _columns(of_x[u], t.image, x_hat)
-                dg = torch.empty_like(g)
-                for (gr, gi), (xr, xi), (yr, yi) in zip(t.split(dg), t.split(x_hat), t.split(y_hat), strict=True):
-                    torch.bmm(yr, xr.mT, out=gr).baddbmm_(yi, xi.mT)
-                    torch.bmm(yi, xr.mT, out=gi).baddbmm_(yr, xi.mT, alpha=-1)
-                _uncolumns(dg, t.kernel, of_w[u])
-            if wants_x:
-                for (gr, gi), (xr, xi), (yr, yi) in zip(t.split(g), t.split(x_hat), t.split(y_hat), strict=True):
-                    torch.bmm(gr.mT, yr, out=xr).baddbmm_(gi.mT, yi)
-                    torch.bmm(gr.mT, yi, out=xi).baddbmm_(gi.mT, yr, alpha=-1)
-                _uncolumns(x_hat, t.image, of_x[u])
-        dx = _unrows(of_x, t.image) if wants_x else None
-        dw = _unrows(of_w, t.kernel) if wants_w else None
-        return dx, dw, db
-
-
-def _direct_gradients(x: Tensor, w: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool]) -> tuple[Tensor | None, ...]:
-    """The gradients by PyTorch's own convolutions, which autograd can differentiate."""
-    images, weight, back = (t.permute(3, 2, 0, 1) for t in (x, w.transpose(2, 3), dy))
-    r, o = w.shape[0] // 2, w.shape[2]
-    dx, dw, db = torch.ops.aten.convolution_backward(
-        back, images, weight, [o], [1, 1], [r, r], [1, 1], False, [0, 0], 1, list(wanted)
-    )
-    return dx.permute(2, 3, 1, 0) if wanted[0] else None, dw.permute(2, 3, 0, 1) if wanted[1] else None, db
-
-
 class Transform(NamedTuple):
     """From pixels [h, w] to half a spectrum [U, V], and by the transposed matrices back.
 
@@ -409,51 +333,166 @@ class Transforms(NamedTuple):
     columns: int  # V, of v
     area: int  # pixels with the zeros behind them
 
-    def split(self, spectrum: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """[2, V, P, Q] as `_columns` leaves it → (real, imaginary) of v = 0 … V/2, and of the −v."""
-        half = self.columns // 2 + 1
-        (r, s), (difference_of_s, difference_of_r) = spectrum[:, :half], spectrum[:, half:]
-        return (r, s), (difference_of_r, difference_of_s)
+
+class _Spectral(torch.autograd.Function):
+    """(x [H, W, C, N], w [k, k, O, C], b [O]) → y [H, W, O, N].
+
+    Rows are transformed all at once; everything behind them is done for one frequency u after the other, so that what
+    one product writes is still in the cache for the next.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        (h, wide, c, n), (k, _, o, _) = x.shape, w.shape
+        t = _transforms(h, wide, k, x.dtype, x.device)
+        of_x, of_w = _rows(x, t.image), _rows(w, t.kernel)
+        of_y = x.new_empty(t.frequencies, 2, wide, o * n)
+        x_hat, g, y_hat = (_Spectrum(x, t.columns, *pair) for pair in ((c, n), (o, c), (o, n)))
+        for u, (x_rows, w_rows, y_rows) in enumerate(zip(of_x, of_w, of_y, strict=True)):
+            x_hat.read(x_rows, t.image)
+            g.read(w_rows, t.kernel)
+            for halves in zip(g.halves, x_hat.halves, y_hat.halves, strict=True):
+                _multiply(*halves)
+            if b is not None and u == 0:  # a constant is the frequency 0
+                y_hat.values[0, 0] += b[:, None] * t.area
+            y_hat.write(y_rows, t.result)
+        ctx.save_for_backward(x, w)
+        # Rows take as much memory as x; their spectra, twice as much, are found again in the backward pass.
+        ctx.of_x = of_x if ctx.needs_input_grad[1] else None
+        return _unrows(of_y, t.result).view(h, wide, o, n)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        wants_x, wants_w, wants_b = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # this gradient may be differentiated again
+            return _direct_gradients(x, w, gradients[0], (wants_x, wants_w, wants_b))
+        (h, wide, c, n), (k, _, o, _) = x.shape, w.shape
+        t = _transforms(h, wide, k, x.dtype, x.device)
+        of_y, of_x = _rows(gradients[0], t.result), ctx.of_x
+        ctx.of_x = None  # its memory will hold the rows of dx
+        if of_x is None:
+            of_x = _rows(x, t.image) if wants_w else x.new_empty(t.frequencies, 2, wide, c * n)
+        of_w = _rows(w, t.kernel) if wants_x else x.new_empty(t.frequencies, 2, k, o * c)
+        x_hat, g, dg, y_hat = (_Spectrum(x, t.columns, *pair) for pair in ((c, n), (o, c), (o, c), (o, n)))
+        db = None
+        for u, (x_rows, w_rows, y_rows) in enumerate(zip(of_x, of_w, of_y, strict=True)):
+            y_hat.read(y_rows, t.result)
+            if wants_b and u == 0:
+                db = y_hat.values[0, 0].sum(1) * t.area
+            if wants_x:
+                g.read(w_rows, t.kernel)
+            if wants_w:
+                x_hat.read(x_rows, t.image)
+                for halves in zip(dg.halves, x_hat.halves, y_hat.halves, strict=True):
+                    _multiply_for_weights(*halves)
+                dg.write(w_rows, t.kernel)
+            if wants_x:
+                for halves in zip(g.halves, x_hat.halves, y_hat.halves, strict=True):
+                    _multiply_for_input(*halves)
+                x_hat.write(x_rows, t.image)
+        dx = _unrows(of_x, t.image).view(x.shape) if wants_x else None
+        dw = _unrows(of_w, t.kernel).view(w.shape) if wants_w else None
+        return dx, dw, db
+
+
+def _multiply(g: Complex, x: Complex, y: Complex) -> None:
+    """y = g·x for every frequency, [V, O, C]·[V, C, N] → [V, O, N]."""
+    (gr, gi), (xr, xi), (yr, yi) = g, x, y
+    if _three_are_faster(gr):
+        torch.bmm(gr, xr + xi, out=yi)
+        torch.baddbmm(yi, gr + gi, xi, alpha=-1, out=yr)
+        yi.baddbmm_(gi - gr, xr)
+        return
+    torch.bmm(gr, xr, out=yr).baddbmm_(gi, xi, alpha=-1)
+    torch.bmm(gr, xi, out=yi).baddbmm_(gi, xr)
+
+
+def _multiply_for_input(g: Complex, x: Complex, y: Complex) -> None:
+    """x = gᴴ·y."""
+    (gr, gi), (xr, xi), (yr, yi) = g, x, y
+    if _three_are_faster(gr):
+        torch.bmm(gr.mT, yr + yi, out=xi)
+        torch.baddbmm(xi, (gi - gr).mT, yi, out=xr)
+        xi.baddbmm_((gr + gi).mT, yr, alpha=-1)
+        return
+    torch.bmm(gr.mT, yr, out=xr).baddbmm_(gi.mT, yi)
+    torch.bmm(gr.mT, yi, out=xi).baddbmm_(gi.mT, yr, alpha=-1)
+
+
+def _multiply_for_weights(g: Complex, x: Complex, y: Complex) -> None:
+    """g = y·xᴴ."""
+    (gr, gi), (xr, xi), (yr, yi) = g, x, y
+    if _three_are_faster(gr):
+        torch.bmm(yr + yi, xr.mT, out=gi)
+        torch.baddbmm(gi, yi, (xi - xr).mT, out=gr)
+        gi.baddbmm_(yr, (xr + xi).mT, alpha=-1)
+        return
+    torch.bmm(yr, xr.mT, out=gr).baddbmm_(yi, xi.mT)
+    torch.bmm(yi, xr.mT, out=gi).baddbmm_(yr, xi.mT, alpha=-1)
+
+
+def _three_are_faster(g: Tensor) -> bool:
+    """A complex product from three real ones and more sums: (r + s)(r′ + s′) … as Gauss did it."""
+    return min(g.shape[1:]) >= MANY
+
+
+class _Spectrum:
+    """Room for the spectra of all v at one u, of P × Q images."""
+
+    def __init__(self, like: Tensor, v: int, p: int, q: int) -> None:
+        self.values = like.new_empty(2, v, p, q)
+        self.flat = self.values.flatten(2)
+        half = v // 2 + 1
+        (r, s), (minus_s, minus_r) = self.values[:, :half], self.values[:, half:]
+        # (real, imaginary) of v = 0 … V/2, and of the −v.
+        self.halves: tuple[Complex, Complex] = (r, s), (minus_r, minus_s)
+        paired = v - half
+        self.pairs = (r[1 : 1 + paired], minus_r), (s[1 : 1 + paired], minus_s)
+
+    def read(self, rows: Tensor, by: Transform) -> None:
+        """From the rows [2, w, PQ] of one u."""
+        torch.bmm(by.columns, rows, out=self.flat)
+        self._add_and_subtract()
+
+    def write(self, rows: Tensor, by: Transform) -> None:
+        """The adjoint of `read`; the spectrum is lost."""
+        self._add_and_subtract()
+        torch.bmm(by.columns.mT, self.flat, out=rows)
+
+    def _add_and_subtract(self) -> None:
+        """(a, b) → (a + b, a − b) for the terms with cos and with sin of each v, in place; its own adjoint."""
+        for a, b in self.pairs:
+            a += b
+            torch.sub(a, b, alpha=2, out=b)
+
+
+def _direct_gradients(x: Tensor, w: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool]) -> tuple[Tensor | None, ...]:
+    """The gradients by PyTorch's own convolutions, which autograd can differentiate."""
+    images, weight, back = (t.permute(3, 2, 0, 1) for t in (x, w.transpose(2, 3), dy))
+    r, o = w.shape[0] // 2, w.shape[2]
+    dx, dw, db = torch.ops.aten.convolution_backward(
+        back, images, weight, [o], [1, 1], [r, r], [1, 1], False, [0, 0], 1, list(wanted)
+    )
+    return dx.permute(2, 3, 1, 0) if wanted[0] else None, dw.permute(2, 3, 0, 1) if wanted[1] else None, db
 
 
 def _rows(x: Tensor, by: Transform) -> Tensor:
-    """[h, w, P, Q] → [U, 2, w, P, Q]."""
+    """[h, w, P, Q] → [U, 2, w, PQ]."""
     pixels = x.reshape(len(x), -1)
     rows = pixels.new_empty(len(by.rows), pixels.shape[1])
     for some, of in zip(rows.split(CHUNK, 1), pixels.split(CHUNK, 1), strict=True):
         torch.mm(by.rows, of, out=some)
-    return rows.view(-1, 2, *x.shape[1:])
+    return rows.view(len(by.rows) // 2, 2, x.shape[1], -1)
 
 
 def _unrows(rows: Tensor, by: Transform) -> Tensor:
-    """The adjoint of `_rows`."""
+    """The adjoint of `_rows`, [h, w·PQ]."""
     flat = rows.view(len(by.rows), -1)
     pixels = flat.new_empty(by.rows.shape[1], flat.shape[1])
     for some, of in zip(pixels.split(CHUNK, 1), flat.split(CHUNK, 1), strict=True):
         torch.mm(by.rows.T, of, out=some)
-    return pixels.view(-1, *rows.shape[2:])
-
-
-def _columns(rows: Tensor, by: Transform, out: Tensor) -> None:
-    """[2, w, P, Q] of one u → its spectrum [2, V, P, Q], in the order that `Transforms.split` reads."""
-    torch.bmm(by.columns, rows.flatten(2), out=out.flatten(2))
-    _add_and_subtract(out)
-
-
-def _uncolumns(spectrum: Tensor, by: Transform, out: Tensor) -> None:
-    """The adjoint of `_columns`; the spectrum is overwritten."""
-    _add_and_subtract(spectrum)
-    torch.bmm(by.columns.mT, spectrum.flatten(2), out=out.flatten(2))
-
-
-def _add_and_subtract(spectrum: Tensor) -> None:
-    """(a, b) → (a + b, a − b) for the terms with cos and with sin of each v, in place; its own adjoint."""
-    half = spectrum.shape[1] // 2 + 1
-    paired = spectrum.shape[1] - half
-    for part in (0, 1):
-        a, b = spectrum[part, 1 : 1 + paired], spectrum[1 - part, half:]
-        a += b
-        torch.sub(a, b, alpha=2, out=b)
+    return pixels
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,8 @@ class Block(nn.Sequential):
     """Convolution, batch norm and activation; the last two in one go where the batch norm can."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if len(self) != 3:  # a slice of a block
+            return super().forward(x)
         convolution, norm, act = self
         y = convolution(x)
         name = FUSED.get(type(act))
