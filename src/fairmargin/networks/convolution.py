@@ -9,16 +9,17 @@ serve both sides. A circular sum is a product of spectra, so in two dimensions, 
 
     Y[o, n] = Σ_c G[o, c] X[c, n],   X = Σ_pq x[p, q] e^(−2πi(up + vq)/L),   G = Σ_jl w[j, l] e^(+2πi(u(j−r) + v(l−r))/L)
 
-is a complex matrix product over channels: four real ones. Real images need only u = 0 … L/2. Of 28×28 positions times 49
-taps, 38,416 multiplications for each pair of channels, 4 · 16 · 31 = 1,984 remain.
+is a complex matrix product over channels: four real ones, or three and more sums. Real images need only u = 0 … L/2. Of
+28×28 positions times 49 taps, 38,416 multiplications for each pair of channels, at most 4 · 16 · 31 = 1,984 remain.
 
-The transforms are products with small matrices of cosines and sines, along one axis and then the other. With pixels in
-the memory order [H, W, C, N] neither they nor the products over channels need anything rearranged. So that layers do not
-rearrange either, results keep that order behind the usual shape [N, C, H, W]; `BatchNorm2d` here reads it as it is.
+The transforms are products with small matrices of cosines and sines, along one axis and then the other; v and −v share
+theirs. With pixels in the memory order [H, W, C, N] neither they nor the products over channels need anything rearranged.
+So that layers do not rearrange either, results keep that order behind the usual shape [N, C, H, W]; `BatchNorm2d` here
+reads it as it is, and applies the activation in the same pass.
 
 Gradients are the adjoint of each step: with x̂ = A x, ŷ = G x̂, y = S ŷ they are dŷ = Sᵀ dy, dx̂ = Gᴴ dŷ, dG = dŷ x̂ᴴ,
-dx = Aᵀ dx̂. x̂ is computed again in the backward pass: that takes a tenth of the time, and keeping it would take more
-memory than the activations.
+dx = Aᵀ dx̂. Of x̂ only the first half of its transform, along one axis, is kept for the backward pass: all of it would take
+more memory than the activations.
 
 **Unrolled**, for maps smaller than the kernel, such as the 2×2 and 1×1 maps at the end of a ResNet-18 on 32×32 images. A
 direct convolution multiplies most of its weights by the zeros around them. Here every pair of an output and an input pixel
@@ -174,7 +175,7 @@ class _Normalise(torch.autograd.Function):
         variance = _over_samples(squares, p, n)
         scale = (variance + eps).rsqrt()
         z = torch.empty_like(rows)
-        # tanh y = 2σ(2y) − 1 is several times as fast as PyTorch's tanh, and within 1.2e-7 of it in float32.
+        # tanh y = 2σ(2y) − 1 is several times as fast as PyTorch's tanh, and within 2e-7 of it in float32.
         factor = 2 * weight * scale if activation == "tanh" else weight * scale
         shift = (2 * bias if activation == "tanh" else bias) - mean * factor
         factor, shift = (t.repeat_interleave(n) for t in (factor, shift))
@@ -433,7 +434,10 @@ def _multiply_for_weights(g: Complex, x: Complex, y: Complex) -> None:
 
 
 def _three_are_faster(g: Tensor) -> bool:
-    """A complex product from three real ones and more sums: (r + s)(r′ + s′) … as Gauss did it."""
+    """Whether to take three real products for a complex one, and more sums, as Gauss did:
+
+    with p = gr·(xr + xi),   yr = p − (gr + gi)·xi,   yi = p + (gi − gr)·xr
+    """
     return min(g.shape[1:]) >= MANY
 
 
