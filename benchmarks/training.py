@@ -2,13 +2,16 @@
 
     python -m benchmarks.training                 SimpleConvNet(7) and ResNet-18, about ten minutes
     python -m benchmarks.training --case resnet18 --rounds 3
+    python -m benchmarks.training --beside v1.0 --contenders fairmargin       this code against another commit's
     python -m benchmarks.training --scaling       ours at several batch sizes, threads and processes
+    python -m benchmarks.training --sharing       ours beside 0, 1 and 4 busy processes
 
 Contenders, each in a process of its own, a few steps in turn, medians over rounds:
   fairmargin    the engine behind `fairmargin train`: loader, ε-SupInfoNCE + FairKL, online probe, metrics
   by hand       the same networks, losses and batches in a plain loop: what the engine itself costs
   in memory     a stock loop: nn.Conv2d, dense N×N losses, normalised images waiting in memory
   per image     the same, with images transformed one by one in two worker processes
+  --beside REV  another commit's fairmargin, from a git worktree that is removed afterwards
 Images are random numbers, which are as fast as digits. Run it on an idle machine.
 """
 
@@ -16,12 +19,14 @@ import argparse
 import json
 import os
 import resource
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +53,7 @@ from fairmargin.progress import Display
 from fairmargin.record import RunFolder
 from fairmargin.train import fit
 
+ROOT = Path(__file__).resolve().parents[1]
 SAMPLES, CLASSES, FOREVER = 5120, 10, 1 << 30
 ALPHA, WEIGHT, RATE, DECAY = 0.1, 1.0, 1e-3, 1e-4
 
@@ -243,11 +249,29 @@ def memory() -> float:
 
 
 class Contender:
-    """The process of one contender, seen from outside."""
+    """The process of one contender, seen from outside.
 
-    def __init__(self, name: str, case: str, batch: int) -> None:
+    Args:
+        tree: folder of the source tree that it runs; this one by default.
+        environment: variables that it starts with, besides those of this process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        case: str,
+        batch: int,
+        *,
+        tree: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         command = [sys.executable, "-m", "benchmarks.training", "--serve", name, "--case", case, "--batch", str(batch)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if environment is None:
+            environment = settings_of(tree) if name in ("fairmargin", "by hand") else {}
+        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), **environment}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env=environment
+        )
         self.seconds: list[float] = []
         self.memory = 0.0
         assert self.process.stdout is not None
@@ -268,9 +292,36 @@ class Contender:
         self.process.wait()
 
 
-def compare(name: str, batch: int, rounds: int) -> None:
+def settings_of(tree: Path) -> dict[str, str]:
+    """What the `fairmargin` command of a source tree sets before it imports PyTorch; nothing in those without start.py."""
+    if not (tree / "src" / "fairmargin" / "start.py").exists():
+        return {}
+    script = "import json, os; from fairmargin.start import settings; print(json.dumps(settings(os.environ)))"
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tree, env=environment, capture_output=True, text=True, check=True
+    )
+    return dict(json.loads(done.stdout))
+
+
+@contextmanager
+def worktree(revision: str) -> Iterator[Path]:
+    """The files of another commit of this repository, in a folder of their own."""
+    git = ["git", "-C", str(ROOT), "worktree"]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run([*git, "add", "--detach", str(tree), revision], check=True, capture_output=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+def compare(name: str, batch: int, rounds: int, contenders: list[str], beside: dict[str, Path]) -> None:
+    """Print a table of the contenders, and of the fairmargin of other source trees {name: folder}."""
     case = CASES[name]
-    running = {contender: Contender(contender, name, batch) for contender in CONTENDERS}
+    running = {contender: Contender(contender, name, batch) for contender in contenders}
+    running |= {other: Contender("fairmargin", name, batch, tree=tree) for other, tree in beside.items()}
     best = 0.0
     for _ in range(rounds):
         for one in running.values():
@@ -302,13 +353,54 @@ def scaling(name: str, batches: list[int], rounds: int) -> None:
         print(f"| {threads} × {processes} | {' | '.join(cells)} |", flush=True)
 
 
+def sharing(name: str, batch: int, rounds: int) -> None:
+    """Print images per second beside 0, 1 and 4 busy processes, by threads and by how they wait."""
+    waiting = settings_of(ROOT)
+    default = {key: value for key, value in waiting.items() if key != "OMP_WAIT_POLICY"}
+    running = {
+        "1 thread": Contender("fairmargin", name, batch, environment=waiting | {"OMP_NUM_THREADS": "1"}),
+        "2 threads that sleep": Contender("fairmargin", name, batch, environment=waiting | {"OMP_NUM_THREADS": "2"}),
+        "2 threads that spin": Contender("fairmargin", name, batch, environment=default | {"OMP_NUM_THREADS": "2"}),
+    }
+    rates: dict[str, list[float]] = {contender: [] for contender in running}
+    numbers = (0, 1, 4)
+    for number in numbers:
+        with busy(number):
+            for one in running.values():
+                one.seconds.clear()
+            for _ in range(rounds):
+                for one in running.values():
+                    one.turn(1)
+        for contender, one in running.items():
+            rates[contender].append(batch / statistics.median(one.seconds))
+    print(f"\n{name}, batch {batch}, {rounds} rounds: images/s beside busy processes\n")
+    print(f"| | {' | '.join(map(str, numbers))} |\n|---|{'---|' * len(numbers)}")
+    for contender, one in running.items():
+        one.close()
+        print(f"| {contender} | {' | '.join(f'{rate:.0f}' for rate in rates[contender])} |")
+
+
+@contextmanager
+def busy(number: int) -> Iterator[None]:
+    """So many processes that count, each on one core."""
+    # They end with this process too, however it ends.
+    script = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(10**6))"
+    others = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def rate_of(name: str, batch: int, threads: int, processes: int, rounds: int) -> float:
     launcher = (
         [] if processes == 1 else ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
     )
     command = [sys.executable, "-m", *launcher, "benchmarks.training", "--alone", "--case", name]
     options = ["--batch", str(batch), "--rounds", str(rounds)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, **settings_of(ROOT), "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment, check=True)
     return float(done.stdout.split()[-1])
 
@@ -331,10 +423,14 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, help="one of them; both by default")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--beside", metavar="REV", help="also measure the fairmargin of this commit")
     parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--sharing", action="store_true", help="beside 0, 1 and 4 busy processes")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that busy processes and worktrees are removed
     names = [options.case] if options.case else list(CASES)
     if options.serve:
         serve(options.serve, CASES[names[0]], options.batch)
@@ -342,9 +438,16 @@ def main() -> None:
         alone(CASES[names[0]], options.batch, options.rounds)
     elif options.scaling:
         scaling(names[0], [64, 256, 1024], options.rounds)
+    elif options.sharing:
+        sharing(names[0], options.batch, options.rounds)
     else:
-        for name in names:
-            compare(name, options.batch, options.rounds)
+        chosen = ["fairmargin", *(one for one in options.contenders if one != "fairmargin")]
+        with ExitStack() as stack:
+            beside = {}
+            if options.beside:
+                beside[f"fairmargin at {options.beside}"] = stack.enter_context(worktree(options.beside))
+            for name in names:
+                compare(name, options.batch, options.rounds, chosen, beside)
 
 
 if __name__ == "__main__":

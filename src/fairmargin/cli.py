@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fairmargin import start
 from fairmargin.audit.check import command as check
 from fairmargin.audit.cli import audit
 from fairmargin.data_commands import app as data
@@ -65,7 +66,7 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    start.prepare()
 
 
 def _command() -> list[str]:

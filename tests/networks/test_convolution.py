@@ -7,7 +7,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from fairmargin.networks import SimpleConvNet, build_encoder
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d, saving, spectral_conv2d, unrolled_conv2d
+from fairmargin.networks.convolution import (
+    BatchNorm2d,
+    Conv2d,
+    mean_over_positions,
+    saving,
+    spectral_conv2d,
+    unrolled_conv2d,
+)
 
 LAYERS = [(3, 16), (16, 32), (32, 64), (64, 128)]  # of SimpleConvNet
 
@@ -59,6 +66,27 @@ def test_gradients_and_their_gradients():
     inputs = [t.requires_grad_() for t in drawn(2, 2, 3, 4, 5, 3, torch.double)]
     assert torch.autograd.gradcheck(spectral_conv2d, inputs)
     assert torch.autograd.gradgradcheck(spectral_conv2d, inputs)
+
+
+@pytest.mark.parametrize(("c", "o"), [(2, 3), (40, 33)])
+def test_the_same_graph_gives_its_gradients_twice(c, o):
+    """What is kept for the backward pass is overwritten by the first one; the second finds it again."""
+    inputs = [t.requires_grad_() for t in drawn(2, c, o, 6, 7, 5, torch.double)]
+    loss = spectral_conv2d(*inputs).sin().sum()
+    first = torch.autograd.grad(loss, inputs, retain_graph=True)
+    second = torch.autograd.grad(loss, inputs)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_one_gradient_alone_is_the_one_of_all(wanted):
+    inputs = [t.requires_grad_() for t in drawn(2, 3, 4, 6, 7, 5, torch.double)]
+    (alone,) = torch.autograd.grad(spectral_conv2d(*inputs).sin().sum(), [inputs[wanted]])
+    assert torch.allclose(alone, torch.autograd.grad(spectral_conv2d(*inputs).sin().sum(), inputs)[wanted])
+    frozen = [t.detach().requires_grad_(i == wanted) for i, t in enumerate(inputs)]
+    spectral_conv2d(*frozen).sin().sum().backward()
+    assert torch.allclose(frozen[wanted].grad, alone)
 
 
 def test_without_bias_and_without_gradients_for_some():
@@ -113,10 +141,12 @@ def test_even_kernels_wrong_channels_and_unknown_algorithms_are_refused():
 
 
 def test_auto_takes_the_spectral_way_where_it_saves_and_only_there():
-    """The layers of SimpleConvNet(7) but the first; no stride; no small kernels; no half precision."""
+    """The layers of SimpleConvNet(7); no stride; no small kernels; no half precision."""
     images = {c: torch.zeros(64, c, 28, 28) for c in (3, 16, 32, 64)}
     chosen = [Conv2d(c, o, 7, padding=3).choice(images[c]) for c, o in LAYERS]
-    assert chosen == ["direct", "spectral", "spectral", "spectral"]
+    assert chosen == ["spectral"] * 4
+    # One channel in, one out: the transforms would cost more than they save.
+    assert Conv2d(1, 1, 7, padding=3).choice(torch.zeros(64, 1, 28, 28)) == "direct"
     assert Conv2d(16, 32, 7, padding=3, stride=2).choice(images[16]) == "direct"
     assert Conv2d(16, 32, 7, padding=0).choice(images[16]) == "direct"
     assert Conv2d(16, 32, 1).choice(images[16]) == "direct"
@@ -239,6 +269,61 @@ def test_batch_norm_far_from_zero_and_its_second_derivative():
     norm = BatchNorm2d(2).double()
     assert torch.autograd.gradcheck(norm, [small])
     assert torch.autograd.gradgradcheck(norm, [small])
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "tanh"])
+@pytest.mark.parametrize("shape", [(5, 6, 4, 3), (28, 28, 64, 8)])
+def test_batch_norm_with_its_activation_equals_the_two_layers(activation, shape):
+    torch.manual_seed(0)
+    ours, stock = BatchNorm2d(shape[2]), nn.BatchNorm2d(shape[2]).double()
+    with torch.no_grad():
+        ours.weight.normal_(), ours.bias.normal_()
+    stock.load_state_dict(ours.state_dict())
+    function = {"none": nn.Identity(), "relu": nn.ReLU(), "tanh": nn.Tanh()}[activation]
+    pixels = (3 + torch.randn(shape)).permute(3, 2, 0, 1).requires_grad_()
+    exact = pixels.detach().double().contiguous().requires_grad_()
+    z, expected = ours(pixels, activation=activation), function(stock(exact))
+    torch.testing.assert_close(z.double(), expected, rtol=0, atol=2e-5)
+    seed = torch.randn_like(z)
+    found = torch.autograd.grad(z, [pixels, ours.weight, ours.bias], seed)
+    wanted = torch.autograd.grad(expected, [exact, stock.weight, stock.bias], seed.double())
+    for a, b in zip(found, wanted, strict=True):
+        assert float((a - b).abs().max()) <= 1e-4 * float(b.abs().max())
+    torch.testing.assert_close(ours.running_var.double(), stock.running_var, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_second_derivative_of_batch_norm_with_its_activation(activation):
+    torch.manual_seed(0)
+    small = torch.randn(2, 2, 2, 3).double().permute(3, 2, 0, 1).requires_grad_()
+    norm = BatchNorm2d(2).double()
+    function = partial(norm, activation=activation)
+    assert torch.autograd.gradcheck(function, [small])
+    assert torch.autograd.gradgradcheck(function, [small])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_with_its_activation_in_the_usual_memory_order(training):
+    x = torch.randn(4, 3, 5, 5)
+    norm = BatchNorm2d(3).train(training)
+    torch.testing.assert_close(norm(x, activation="tanh"), torch.tanh(copy.deepcopy(norm)(x)))
+
+
+def test_a_hook_on_a_layer_of_a_block_sees_what_that_layer_returns():
+    torch.manual_seed(0)
+    net = SimpleConvNet(7, widths=(4, 4))
+    x, seen = torch.randn(8, 3, 28, 28), []
+    expected = net(x)
+    net.blocks[0][1].register_forward_hook(lambda _, __, y: seen.append(y.detach()))
+    torch.testing.assert_close(net(x), expected)
+    assert seen[0].min() < 0  # before the ReLU
+
+
+def test_means_over_positions_of_either_memory_order():
+    maps = torch.randn(5, 6, 3, 2, dtype=torch.double).permute(3, 2, 0, 1).requires_grad_()
+    means = mean_over_positions(maps)
+    torch.testing.assert_close(means, maps.mean((2, 3)))
+    assert torch.autograd.gradcheck(mean_over_positions, [maps])
 
 
 def as_stock(net):

@@ -4,8 +4,26 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d
+from fairmargin.networks.convolution import Activation, BatchNorm2d, Conv2d
 from fairmargin.networks.encoder import Encoder, activation, last_width
+
+
+class Block(nn.Sequential):
+    """Convolution, batch norm and activation; the last two in one go where the batch norm can."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(self) != 3:  # a slice of a block
+            return super().forward(x)
+        convolution, norm, act = self
+        y = convolution(x)
+        name = FUSED.get(type(act))
+        watched = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in (norm, act))
+        if type(norm) is not BatchNorm2d or name is None or watched:
+            return act(norm(y))
+        return norm(y, activation=name)
+
+
+FUSED: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 
 
 class SimpleConvNet(Encoder):
@@ -31,7 +49,7 @@ class SimpleConvNet(Encoder):
         activations = (*["relu"] * (len(widths) - 1), last_activation)
         self.blocks = nn.Sequential(
             *(
-                nn.Sequential(
+                Block(
                     Conv2d(before, width, kernel_size, stride=step, padding=kernel_size // 2),
                     BatchNorm2d(width),
                     activation(name),

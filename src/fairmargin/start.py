@@ -1,0 +1,90 @@
+"""Settings that PyTorch reads once, when it starts: made before it is imported, unless the user has chosen.
+
+- **Threads that wait sleep.** GNU's OpenMP, which PyTorch's wheels bring, lets a thread that waits for another one spin for
+  milliseconds. On a machine with other work the other thread may wait for the very core on which this one spins.
+- **As many threads as the container may use.** PyTorch counts cores, and knows nothing of a quota of their time.
+- **Large pages** for large tensors: fewer faults and fewer misses of the address cache.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+# Whoever sets one of these has chosen how threads wait.
+WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
+THREADS = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
+LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+
+
+def prepare() -> None:
+    """Make the settings in this process and those it starts; too late, and not done, once PyTorch is imported."""
+    if "torch" not in sys.modules:
+        os.environ.update(settings(os.environ))
+
+
+def settings(chosen: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables to add to those that are set already."""
+    found = {}
+    if not WAITING & chosen.keys():
+        found["OMP_WAIT_POLICY"] = "passive"
+    if LARGE_PAGES not in chosen:
+        found[LARGE_PAGES] = "1"
+    quota = cpu_quota()
+    if not THREADS & chosen.keys() and quota < _cores():
+        found["OMP_NUM_THREADS"] = str(max(1, math.floor(quota)))
+    return found
+
+
+def _cores() -> int:
+    """That this process may run on."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """Cores' worth of time that this process's control groups (Linux) allow it; infinite without a limit.
+
+    Args:
+        groups: where control groups are mounted.
+        own: the list of those that this process is in.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return math.inf
+    found = [math.inf]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            found += [_version_2(folder) for folder in _with_parents(groups, path)]
+        elif "cpu" in controllers.split(","):
+            for mount in {controllers, "cpu"}:
+                found += [_version_1(folder) for folder in _with_parents(groups / mount, path)]
+    return min(found)
+
+
+def _with_parents(mount: Path, path: str) -> list[Path]:
+    """The folder of a group and of all groups around it: each has its own limit."""
+    names = Path(path.strip("/")).parts
+    return [mount.joinpath(*names[:depth]) for depth in range(len(names) + 1)]
+
+
+def _version_2(folder: Path) -> float:
+    """`cpu.max` holds "QUOTA PERIOD" in microseconds; "max PERIOD" without a limit."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return math.inf
+
+
+def _version_1(folder: Path) -> float:
+    """A file each for quota and period; −1 without a limit."""
+    try:
+        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return quota / period if quota > 0 else math.inf
+    except (OSError, ValueError):
+        return math.inf
