@@ -13,7 +13,7 @@ from fairmargin import distributed
 from fairmargin.batch import Batch
 from fairmargin.choices import check_choice
 from fairmargin.data.loader import Loader
-from fairmargin.methods.base import Method, Sweep
+from fairmargin.methods.base import FinalStage, Method, Sweep
 from fairmargin.networks import Encoder
 from fairmargin.optimise import Player
 
@@ -41,10 +41,13 @@ class Training:
         compiled: bool = False,
         second: Loader | None = None,
         sweep: Sweep | None = None,
+        final_stage: FinalStage | None = None,
     ) -> None:
+        """`final_stage`: what the method planned for this run; without, it is in its final stage from the start."""
         check_choice(precision, "precision", PRECISIONS)
         self.method, self.players, self.loader, self.seed = method, players, loader, seed
         self.second, self.sweep = second, sweep or _nothing
+        self.final_stage = final_stage or FinalStage()
         self._stream: Iterator[Batch] = iter(())
         self.device = loader.device
         self.precision, self.clip, self.channels_last = precision, clip, channels_last
@@ -60,6 +63,14 @@ class Training:
             for module in method.modules():
                 if isinstance(module, Encoder):
                     module.compile()
+
+    @property
+    def in_final_stage(self) -> bool:
+        """Whether the method, as it stands, is what its name says: a matter of how far the run is, so nothing to save."""
+        epochs = float(self.loader.epoch)
+        if self.loader.next_batch:
+            epochs += self.loader.next_batch / len(self.loader)
+        return self.final_stage.reached(epochs, self.step, ended=self.ended_at == self.step)
 
     def state_dict(self) -> dict[str, Any]:
         return {
