@@ -303,7 +303,9 @@ class EvaluateConfig(_Section):
         tuple[Literal["own", "probe", "knn"], ...], Field(min_length=1), AfterValidator(_each_once)
     ] = setting(("own", "probe", "knn"), "which predict at the end: the method's own, a linear probe, k-NN")
     resamples: Annotated[Whole, Field(ge=1)] = setting(1000, "of the bootstrap behind the intervals")
-    report: Literal["last", "best-on-validation"] = setting("last", "whose weights the result is about")
+    report: Literal["last", "best-on-validation"] = setting(
+        "last", "whose weights the result is about; the best is of the method's final stage (`docs/methods.md`)"
+    )
     select: Accuracy = setting(
         "cell-mean", 'what "best on validation" compares; plain unless `data.bias` is "labels" and there are some'
     )

@@ -55,7 +55,7 @@ class Training:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.step = 0
         self.ended_at: int | None = None  # the step after which the method was told that it was the last
-        self.rates: dict[str, float] = {}
+        self.rates: dict[str, float] = {}  # of the players that moved in the last step
         distributed.synchronise_batch_norm(method)
         if channels_last:
             method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -97,6 +97,7 @@ class Training:
     def advance(self, batch: Batch, epoch: float) -> None:
         """One batch: every player moves in its turn."""
         _seed(self.seed, self.step)
+        moved = set()
         if self.second is not None:
             batch = replace(batch, second=self._next_of(self.second))
         if self.channels_last and batch.images.ndim == 4:
@@ -104,6 +105,7 @@ class Training:
         for name, loss in self._updates(batch):
             player = self.players[name]
             self.rates[name] = player.set_rate(epoch)
+            moved.add(name)
             if not math.isfinite(float(loss.detach())):
                 raise Diverged(self._cause(batch, f"the loss of player {name!r} is {float(loss.detach())}"))
             player.optimiser.zero_grad(set_to_none=True)
@@ -118,6 +120,7 @@ class Training:
                 raise Diverged(
                     self._cause(batch, f"the gradients of player {name!r} are not finite at any scale of its loss")
                 )
+        self.rates = {name: rate for name, rate in self.rates.items() if name in moved}
         self.step += 1
 
     def _next_of(self, loader: Loader) -> Batch:

@@ -45,18 +45,18 @@ def measured(record: RunRecord, measure: str = "") -> Measured | None:
     commit = str((record.environment.get("git") or {}).get("commit") or "")[:9]
     seed = int(record.config["seed"])
     course = [100 * value for _, value in evaluated(record)]
+    best = max((100 * value for _, value in evaluated(record, final_stage=True)), default=None)
     if record.result is None:
         if not course or measure not in ("", "biased"):
             return None
         latest = _evaluations(record)[-1]
         epochs, steps = int(latest["epoch"]), int(latest["step"])
-        return Measured(seed, course[-1], max(course), epochs, _length(record, epochs, steps), commit)
+        return Measured(seed, course[-1], best, epochs, _length(record, epochs, steps), commit)
     value, is_of_course = _finished(record, record.result, measure)
     if value is None:
         return None
     epochs, steps = int(record.result["epochs"]), int(record.result["steps"])
-    best = max(course) if is_of_course and course else None
-    return Measured(seed, value, best, epochs, _length(record, epochs, steps), commit)
+    return Measured(seed, value, best if is_of_course else None, epochs, _length(record, epochs, steps), commit)
 
 
 def _length(record: RunRecord, epochs: int, steps: int) -> int:
@@ -65,9 +65,10 @@ def _length(record: RunRecord, epochs: int, steps: int) -> int:
     return min(most, math.ceil(limit * epochs / steps)) if isinstance(limit, int) else most
 
 
-def evaluated(record: RunRecord) -> list[tuple[int, float]]:
-    """Epoch and test accuracy, a fraction, of each evaluation in the course of a run."""
-    return [(event["epoch"], event["test"][_name(record, event["test"])]) for event in _evaluations(record)]
+def evaluated(record: RunRecord, *, final_stage: bool = False) -> list[tuple[int, float]]:
+    """Epoch and test accuracy, a fraction, of each evaluation in the course of a run; or of those in its final stage."""
+    events = [event for event in _evaluations(record) if event.get("final_stage", True) or not final_stage]
+    return [(event["epoch"], event["test"][_name(record, event["test"])]) for event in events]
 
 
 def _evaluations(record: RunRecord) -> list[dict[str, Any]]:
