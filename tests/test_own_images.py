@@ -198,7 +198,7 @@ def test_a_comparison_goes_on_without_methods_that_would_never_begin(here, monke
     ]
     left_out, ran = compare(configs, here / "runs", go_on=True)
     assert left_out.refused
-    assert "begins after the first method.pretrain_epochs=5 epochs" in left_out.failure
+    assert "begins after the first 5 epochs (method.pretrain_epochs=5)" in left_out.failure
     assert ran.result is not None
     assert json.loads((here / "runs/ce/seed-0/result.json").read_text())["epochs"] == 2
 

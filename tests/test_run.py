@@ -117,6 +117,84 @@ def test_the_result_keeps_last_best_on_validation_and_best_on_test(finished):
     assert record.result["test"]["own"]["accuracy"]["cell-mean"]["value"] == records["last"]["test"]["cell-mean"]
 
 
+# The first epoch in which a method is what its name says.
+BEGINS = {
+    "ce": ([], 1),
+    "group-dro": ([], 1),
+    "sin-proxy": ([], 1),
+    "rubi": ([], 1),
+    "jtt": (["method.first_epochs=1"], 2),
+    "learned-mixin": (["method.pretrain_epochs=2"], 3),
+    "hex": (["method.pretrain_epochs=1"], 2),
+    "dfa": (["method.swap_start=0.34"], 2),  # of three epochs
+    "dfr": (["method.source=train", "method.draws=2", "method.inverse_strength=1.0"], 3),
+}
+CHOSEN = [
+    "data.valid_fraction=0.6",  # so that few are left to train on
+    "data.test=100",
+    "evaluate.report=best-on-validation",
+    'evaluate.classifiers=["own"]',
+    "evaluate.select=plain",
+]
+
+
+@pytest.fixture
+def falling(monkeypatch):
+    """Every evaluation finds less than the one before, so that the first one that counts is the best."""
+    from fairmargin import evaluate
+
+    original, found = evaluate.quick_of, []
+
+    def quick_of(outputs, info):
+        found.append(original(outputs, info))
+        return {name: 1 / (len(found) + 1) for name in found[-1]}
+
+    monkeypatch.setattr(evaluate, "quick_of", quick_of)
+    return found
+
+
+@pytest.mark.parametrize("name", BEGINS)
+def test_no_epoch_before_the_final_stage_is_the_best(falling, tmp_path, name):
+    options, begins = BEGINS[name]
+    record = silently(*CHOSEN, *options, out=tmp_path / "run", method=name)
+    records = record.result["records"]
+    assert records["best-on-validation"]["epoch"] == records["best-on-test"]["epoch"] == begins
+    assert records["last"]["epoch"] == 3
+    assert record.result["reported"] == "best-on-validation"
+    events = [event for event in record.metrics if event["event"] == "evaluation"]
+    assert [event["final_stage"] for event in events] == [epoch >= begins for epoch in (1, 2, 3)]
+    assert all(event["valid"] and event["test"] for event in events)  # logged all the same
+    # What is reported is that epoch's model: its accuracy on the test set is what was found then, of six evaluations.
+    own = record.result["test"]["own"]["accuracy"]["plain"]["value"]
+    assert own == pytest.approx(falling[2 * begins - 1]["plain"])
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("jtt", (3, 6)), ("jtt", (10, 20)), ("learned-mixin", (10, 20)), ("dfr", (3, 20)), ("dfa", (10, 20))],
+)
+def test_resuming_keeps_the_best_out_of_earlier_stages(tmp_path, name, steps):
+    changes = [*CHOSEN, *BEGINS[name][0]]
+    silently(*changes, out=tmp_path / "whole", method=name)
+    interrupted(tmp_path / "again", *changes, steps=steps, method=name)
+    silently(*changes, out=tmp_path / "again", method=name)
+    assert_same_run(tmp_path / "whole", tmp_path / "again")
+
+
+@pytest.mark.parametrize(("name", "stage"), [("dfr", "retrained"), ("jtt", "second_stage")])
+def test_what_is_best_on_validation_is_the_method_and_not_its_first_stage(tmp_path, name, stage):
+    """Plain accuracy on biased samples is highest for the model that follows the shortcut."""
+    options = {"dfr": BEGINS["dfr"][0], "jtt": ["method.first_epochs=2", "method.up_weight=100.0"]}[name]
+    small = [*CHOSEN, "data.train=1500", "train.epochs=4", "train.device=cpu", *options]
+    chosen = configuration.load(None, dataset="planted", method=name, overrides=small)
+    record = run(chosen, tmp_path / "run", console=Console(quiet=True))
+    assert load_file(tmp_path / "run" / "best.safetensors")[stage]
+    events = [event for event in record.metrics if event["event"] == "evaluation"]
+    highest = max(events, key=lambda event: event["valid"]["plain"])
+    assert record.result["records"]["best-on-validation"]["epoch"] > highest["epoch"]
+    assert not highest["final_stage"]  # or there would have been nothing to avoid
+
+
 def test_similarities_are_recorded_at_every_evaluation_when_asked(finished, tmp_path):
     assert all("similarity" not in event for event in RunRecord.read(finished).metrics)
     asked = ["evaluate.similarities=true", "evaluate.every=2", 'evaluate.classifiers=["own"]']
@@ -246,7 +324,7 @@ def test_a_signal_saves_and_the_run_goes_on_later(finished, tmp_path, number):
     assert_same_run(finished, out)
 
 
-def interrupted(out, steps=(7, 20)):
+def interrupted(out, *changes, steps=(7, 20), **options):
     """A run that stopped, with checkpoints at two steps."""
     from fairmargin import journal
 
@@ -265,7 +343,7 @@ def interrupted(out, steps=(7, 20)):
     journal.Journal.after_step = after_step
     try:
         with pytest.raises(Stop):
-            silently(out=out)
+            silently(*changes, out=out, **options)
     finally:
         journal.Journal.after_step = original
     assert checkpoint_steps(out) == sorted(steps)

@@ -1,6 +1,5 @@
 """From a configuration to the things it names: folder, device, data, method, and everything that trains it."""
 
-import math
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +35,7 @@ from fairmargin.data.split import as_evaluated
 from fairmargin.data.views import Views
 from fairmargin.evaluate.linear import LinearSettings
 from fairmargin.methods import Method, build_method
-from fairmargin.methods.base import Unsuited
+from fairmargin.methods.base import FinalStage, RunLength, Unsuited
 from fairmargin.networks import build_encoder
 from fairmargin.record import CONFIG, RunFolder, is_run, source_hash
 from fairmargin.train import Training
@@ -277,20 +276,16 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
             f"train.batch_size={settings.batch_size} with train.drop_last leaves no batch of {len(data.train)} samples; "
             "lower one or switch off the other"
         )
-    length = min(settings.epochs, (settings.steps or math.inf) / len(loader))
-    option, epochs = method.prepares
-    if length <= epochs:
-        raise Unsuited(
-            f"{config.method.name} begins after the first method.{option}={epochs} epochs, and this run has {length:g}; "
-            f"raise train.epochs{' and train.steps' if settings.steps else ''}, or lower method.{option}"
-        )
+    length = _length(config, len(loader))
+    final_stage = method.plan(length)
+    _refuse_unfinished(config, length, final_stage)
     if strangers := config.players.keys() - method.players().keys():
         raise Unsuited(
             f"players.{sorted(strangers)[0]}: {config.method.name} has no such player, only {', '.join(method.players())}; "
             f'settings for one method go under [methods."NAME".players.…]'
         )
     players = {
-        name: _player(config, name, parameters, method.optimisers.get(name, {}), length)
+        name: _player(config, name, parameters, method.optimisers.get(name, {}), length.epochs)
         for name, parameters in method.to(device).players().items()
     }
     return Training(
@@ -304,6 +299,32 @@ def training(config: Config, method: Method, data: Data, device: torch.device) -
         compiled=settings.compile,
         second=second,
         sweep=sweep,
+        final_stage=final_stage,
+    )
+
+
+def _length(config: Config, steps_per_epoch: int) -> RunLength:
+    """What `train.epochs` and `train.steps` come to."""
+    epochs, most = config.train.epochs, config.train.steps
+    steps = epochs * steps_per_epoch
+    if most is not None and most < steps:
+        return RunLength(most / steps_per_epoch, most)
+    return RunLength(epochs, steps)
+
+
+def _refuse_unfinished(config: Config, length: RunLength, final: FinalStage) -> None:
+    """Refuse a run that ends before its method is what its name says."""
+    if final.reached(length.epochs, length.steps, ended=True):
+        return
+    before, there, unit = final.steps, float(length.steps), "steps"
+    if length.epochs <= final.epochs:
+        before, there, unit = final.epochs, length.epochs, "epochs"
+    longer = "train.epochs and train.steps" if config.train.steps else "train.epochs"
+    name, _, _ = final.option.partition("=")
+    hint = f" ({final.hint})" if final.hint else ""
+    raise Unsuited(
+        f"{config.method.name} begins after the first {before} {unit} (method.{final.option}), and this run has "
+        f"{there:g}; raise {longer}, or lower method.{name}{hint}"
     )
 
 

@@ -306,7 +306,9 @@ class EvaluateConfig(_Section):
         "which predict at the end: the method's own, a linear probe, k-NN; linear: linear evaluation (`docs/evaluation.md`)",
     )
     resamples: Annotated[Whole, Field(ge=1)] = setting(1000, "of the bootstrap behind the intervals")
-    report: Literal["last", "best-on-validation"] = setting("last", "whose weights the result is about")
+    report: Literal["last", "best-on-validation"] = setting(
+        "last", "whose weights the result is about; the best is of the method's final stage (`docs/methods.md`)"
+    )
     select: Accuracy = setting(
         "cell-mean", 'what "best on validation" compares; plain unless `data.bias` is "labels" and there are some'
     )

@@ -114,6 +114,7 @@ class Journal:
             return
         started = time.monotonic()
         event: dict[str, Any] = {"event": "evaluation", "epoch": epoch, "step": self.training.step}
+        event["final_stage"] = self.training.in_final_stage
         for name, split in (("valid", self.data.valid), ("test", self.data.test)):
             outputs = self._collect(split)
             event[name] = evaluate.quick_of(outputs, self.data.info)
@@ -244,9 +245,14 @@ class Journal:
         )
 
     def _remember(self, event: dict[str, Any]) -> None:
-        """Keep the last epoch, the best on validation, and, for comparison with the literature, the best on the test set."""
+        """Keep the last epoch, the best on validation, and, for comparison with the literature, the best on the test set.
+
+        Before its final stage a method predicts as another one does, so no such epoch is the best.
+        """
         entry = {name: event[name] for name in ("epoch", "step", "valid", "test")}
         self.records["last"] = entry
+        if not event["final_stage"]:
+            return
         for best_on, split in (("best-on-validation", "valid"), ("best-on-test", "test")):
             name = self.config.evaluate.select if self.config.evaluate.select in entry[split] else "plain"
             best = self.records.get(best_on, {}).get(split, {}).get(name, -math.inf)

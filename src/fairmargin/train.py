@@ -13,7 +13,7 @@ from fairmargin import distributed
 from fairmargin.batch import Batch
 from fairmargin.choices import check_choice
 from fairmargin.data.loader import Loader
-from fairmargin.methods.base import Method, Sweep
+from fairmargin.methods.base import FinalStage, Method, Sweep
 from fairmargin.networks import Encoder
 from fairmargin.optimise import Player
 
@@ -41,10 +41,13 @@ class Training:
         compiled: bool = False,
         second: Loader | None = None,
         sweep: Sweep | None = None,
+        final_stage: FinalStage | None = None,
     ) -> None:
+        """`final_stage`: what the method planned for this run; without, it is in its final stage from the start."""
         check_choice(precision, "precision", PRECISIONS)
         self.method, self.players, self.loader, self.seed = method, players, loader, seed
         self.second, self.sweep = second, sweep or _nothing
+        self.final_stage = final_stage or FinalStage()
         self._stream: Iterator[Batch] = iter(())
         self.device = loader.device
         self.precision, self.clip, self.channels_last = precision, clip, channels_last
@@ -52,7 +55,7 @@ class Training:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.step = 0
         self.ended_at: int | None = None  # the step after which the method was told that it was the last
-        self.rates: dict[str, float] = {}
+        self.rates: dict[str, float] = {}  # of the players that moved in the last step
         distributed.synchronise_batch_norm(method)
         if channels_last:
             method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -60,6 +63,14 @@ class Training:
             for module in method.modules():
                 if isinstance(module, Encoder):
                     module.compile()
+
+    @property
+    def in_final_stage(self) -> bool:
+        """Whether the method, as it stands, is what its name says: a matter of how far the run is, so nothing to save."""
+        epochs = float(self.loader.epoch)
+        if self.loader.next_batch:
+            epochs += self.loader.next_batch / len(self.loader)
+        return self.final_stage.reached(epochs, self.step, ended=self.ended_at == self.step)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -86,6 +97,7 @@ class Training:
     def advance(self, batch: Batch, epoch: float) -> None:
         """One batch: every player moves in its turn."""
         _seed(self.seed, self.step)
+        moved = set()
         if self.second is not None:
             batch = replace(batch, second=self._next_of(self.second))
         if self.channels_last and batch.images.ndim == 4:
@@ -93,6 +105,7 @@ class Training:
         for name, loss in self._updates(batch):
             player = self.players[name]
             self.rates[name] = player.set_rate(epoch)
+            moved.add(name)
             if not math.isfinite(float(loss.detach())):
                 raise Diverged(self._cause(batch, f"the loss of player {name!r} is {float(loss.detach())}"))
             player.optimiser.zero_grad(set_to_none=True)
@@ -107,6 +120,7 @@ class Training:
                 raise Diverged(
                     self._cause(batch, f"the gradients of player {name!r} are not finite at any scale of its loss")
                 )
+        self.rates = {name: rate for name, rate in self.rates.items() if name in moved}
         self.step += 1
 
     def _next_of(self, loader: Loader) -> Batch:

@@ -250,6 +250,19 @@ class TestLSoftmax:
         assert int(layer.state_dict()["steps"]) == 20002
         assert layer.logits(h).shape == (6, 3)
 
+    def test_annealing_stretches_over_the_steps_it_is_given(self):
+        anneal = losses.l_softmax_anneal
+        assert anneal(0) == anneal(0, steps=100) == 1000
+        assert anneal(8_727) == pytest.approx(1, rel=1e-3)  # 29 % of the published 30,000
+        assert anneal(30, steps=100) == pytest.approx(anneal(9_000))
+        assert anneal(30, steps=100, least=5.0) == 5
+        layer, usual = losses.LSoftmax(4, 3, anneal_steps=100), losses.LSoftmax(4, 3)
+        usual.load_state_dict(layer.state_dict())
+        h, y = torch.randn(6, 4), torch.arange(6) % 3
+        layer.steps += 90
+        usual.steps += 27_000
+        assert layer(h, y) == usual(h, y)
+
     def test_learns(self):
         torch.manual_seed(0)
         x, y = torch.randn(128, 5), torch.randint(3, (128,))

@@ -1,28 +1,33 @@
 """DFA: four stop-gradients, one permutation, and when the exchange begins."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fairmargin import losses
+from fairmargin import assemble, losses
 from fairmargin.builder_options import options_of
+from fairmargin.config import load
 from fairmargin.methods import METHODS
+from fairmargin.methods.base import RunLength, Unsuited
+from fairmargin.train import fit
 from tests.methods import tiny
 
-SWAPPING = {"swap_start": -1}
+NOT_YET, SWAPPING = {"swap_start": 10_000}, {"swap_start": 0}
 WEIGHTS = {"lambda_dis": 2.0, "lambda_swap": 0.1, "lambda_swap_b": 3.0}
 
 
-def first_losses(method, batch, step=0):
+def first_losses(method, batch, step=1):
     torch.manual_seed(5)
     return dict(method.train().updates(batch, step))
 
 
-@pytest.mark.parametrize("options", [{}, SWAPPING])
+@pytest.mark.parametrize("options", [NOT_YET, SWAPPING])
 def test_neither_half_teaches_the_other(options):
     method = tiny.method("dfa", **options)
     updates = first_losses(method, tiny.batch())
-    assert ("main, swapped" in method.terms) is bool(options)
+    assert ("main, swapped" in method.terms) is (options == SWAPPING)
     for player, stranger in (("bias", "main"), ("main", "bias")):
         own = torch.autograd.grad(updates[player], method.players()[player], retain_graph=True)
         assert any(g.abs().max() > 1e-4 for g in own)
@@ -31,7 +36,7 @@ def test_neither_half_teaches_the_other(options):
 
 
 def test_each_classifier_reads_both_halves():
-    method = tiny.method("dfa")
+    method = tiny.method("dfa", **NOT_YET)
     dim = method.encoder.dim
     updates = first_losses(method, tiny.batch())
     for player, classifier in (("main", method.classifier), ("bias", method.bias_classifier)):
@@ -43,7 +48,7 @@ def test_each_classifier_reads_both_halves():
 
 def test_the_identity_permutation_gives_the_same_loss_twice(monkeypatch):
     monkeypatch.setattr(torch, "randperm", torch.arange)
-    without = first_losses(tiny.method("dfa"), tiny.batch())
+    without = first_losses(tiny.method("dfa", **NOT_YET), tiny.batch())
     with_swap = first_losses(tiny.method("dfa", **SWAPPING), tiny.batch())
     for player in ("bias", "main"):
         assert with_swap[player].item() == pytest.approx(2 * without[player].item(), rel=1e-6)
@@ -51,13 +56,83 @@ def test_the_identity_permutation_gives_the_same_loss_twice(monkeypatch):
 
 def test_the_exchange_begins_after_swap_start():
     at = {step: first_losses(tiny.method("dfa", swap_start=3), tiny.batch(), step) for step in (0, 3, 4)}
-    before = first_losses(tiny.method("dfa"), tiny.batch(), 10_000)
+    before = first_losses(tiny.method("dfa", **NOT_YET), tiny.batch(), 10_000)
     for player in ("bias", "main"):
         assert at[0][player].item() == at[3][player].item() == before[player].item()
         assert at[4][player].item() > 1.5 * at[3][player].item()
-    method = tiny.method("dfa")
+    method = tiny.method("dfa", **NOT_YET)
     first_losses(method, tiny.batch(), 10_001)
     assert "main, swapped" in method.terms
+
+
+@pytest.mark.parametrize(
+    ("share", "steps", "start"), [(0.2, 50_000, 10_000), (0.2, 1_368, 274), (0.5, 2, 1), (0.0, 9, 0)]
+)
+def test_a_share_is_of_the_steps_of_the_run(share, steps, start):
+    """The default is what was published: from step 10,000 of 50,000."""
+    planned, batch = tiny.method("dfa", swap_start=share), tiny.batch()
+    stage = planned.plan(RunLength(epochs=3.0, steps=steps))
+    assert stage.steps == start + 1  # step 0 included
+    for step in (start, start + 1):
+        of_share = first_losses(planned, batch, step)
+        of_steps = first_losses(tiny.method("dfa", swap_start=start), batch, step)
+        assert ("main, swapped" in planned.terms) is (step > start)
+        assert {k: v.item() for k, v in of_share.items()} == {k: v.item() for k, v in of_steps.items()}
+        planned = tiny.method("dfa", swap_start=share)  # the losses that it remembers are those of one step
+        planned.plan(RunLength(epochs=3.0, steps=steps))
+
+
+def test_a_share_of_a_run_of_unknown_length_is_not_guessed():
+    with pytest.raises(ValueError, match=r"method\.plan\(RunLength\(epochs, steps\)\)"):
+        first_losses(tiny.method("dfa"), tiny.batch())
+
+
+@pytest.mark.parametrize("start", [-1, -0.1, 1.0, 10_000.0])
+def test_a_start_is_a_share_or_a_number_of_steps(start):
+    with pytest.raises(ValueError, match=r"share of the run, from 0\.0 to below 1\.0, or a whole number of steps"):
+        tiny.method("dfa", swap_start=start)
+
+
+def of_planted(*changes):
+    size = ["data.train=300", "train.batch_size=30", "network.widths=[4]", "train.device=cpu"]  # 8 steps an epoch
+    config = load(dataset="planted", method="dfa", network="simple-conv-3", overrides=[*size, *changes])
+    data = assemble.data(config)
+    return config, assemble.training(config, assemble.method(config, data), data, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("changes", [["train.epochs=2"], ["train.epochs=1"], ["train.epochs=9", "train.steps=4"]])
+def test_a_run_of_any_length_swaps(changes):
+    config, training = of_planted(*changes)
+    swapped = []
+    note = lambda batch: swapped.append("main, swapped" in training.method.terms)
+    fit(training, config.train.epochs, steps=config.train.steps, after_step=note)
+    assert not swapped[0]
+    assert sum(swapped) >= 0.5 * len(swapped)
+    assert [b for a, b in pairwise(swapped) if a] == [True] * (sum(swapped) - 1)  # once begun it goes on
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["method.swap_start=10_000"], r"first 10001 steps \(method\.swap_start=10000\), and this run has 16"),
+        (["method.swap_start=15"], r"first 16 steps \(method\.swap_start=15\), and this run has 16"),
+        (["train.steps=1"], r"first 1 steps \(method\.swap_start=0\.2\), and this run has 1"),
+    ],
+)
+def test_a_start_that_is_never_reached_is_refused_with_what_to_do(changes, said):
+    with pytest.raises(Unsuited, match=said) as refused:
+        of_planted("train.epochs=2", *changes)
+    assert "raise train.epochs" in str(refused.value)
+    assert "lower method.swap_start (a share of the run such as 0.2 fits any length)" in str(refused.value)
+    of_planted("train.epochs=2", "method.swap_start=14")  # the last step swaps
+
+
+@pytest.mark.parametrize("dataset", ["corrupted-cifar10", "bffhq"])
+def test_the_published_runs_swap_and_decay_at_the_published_steps(dataset):
+    config = load(dataset=dataset, method="dfa")
+    assert (config.method.options["swap_start"], config.train.steps) == (10_000, 50_000)
+    assert config.schedule.per == "step"
+    assert [round(share * 50_000) for share in config.schedule.milestones] == [20_000, 30_000, 40_000]
 
 
 @pytest.mark.parametrize("surrogate", [False, True])
@@ -67,7 +142,7 @@ def test_the_whole_loss_by_hand(surrogate):
     y = batch.labels
     method = tiny.method("dfa", **SWAPPING, **WEIGHTS, surrogate=surrogate).double()
     got = first_losses(method, batch)
-    same = tiny.method("dfa").double().train()
+    same = tiny.method("dfa", **NOT_YET).double().train()
     z_l, z_b = same.encoder(batch.images), same.bias_encoder(batch.images)
     torch.manual_seed(5)
     pi = torch.randperm(len(y))
@@ -104,7 +179,7 @@ def test_gradients_equal_those_of_one_joint_loss():
 
 
 def test_without_weight_the_exchange_changes_nothing():
-    without = first_losses(tiny.method("dfa"), tiny.batch())
+    without = first_losses(tiny.method("dfa", **NOT_YET), tiny.batch())
     weightless = first_losses(tiny.method("dfa", **SWAPPING, lambda_swap=0.0), tiny.batch())
     assert {k: v.item() for k, v in weightless.items()} == {k: v.item() for k, v in without.items()}
 
@@ -115,7 +190,7 @@ def test_the_permutation_changes_with_the_generator():
         torch.manual_seed(seed)
         method = tiny.method("dfa", **SWAPPING).train()
         torch.manual_seed(seed)
-        values.add(next(loss for _, loss in method.updates(batch, 0)).item())
+        values.add(next(loss for _, loss in method.updates(batch, 1)).item())
     assert len(values) == 3
 
 
@@ -135,7 +210,7 @@ def test_one_sample_and_several_views():
 def test_mixed_precision_gives_losses_in_full_precision():
     method = tiny.method("dfa", **SWAPPING).train()
     with torch.autocast("cpu", torch.bfloat16):
-        updates = list(method.updates(tiny.batch(), 0))
+        updates = list(method.updates(tiny.batch(), 1))
     assert all(loss.dtype == torch.float32 and torch.isfinite(loss) for _, loss in updates)
 
 
@@ -144,7 +219,7 @@ def test_options():
         "lambda_dis": 1.0,
         "lambda_swap": 1.0,
         "lambda_swap_b": 1.0,
-        "swap_start": 10_000,
+        "swap_start": 0.2,
         "q": 0.7,
         "ema_decay": 0.7,
         "surrogate": False,

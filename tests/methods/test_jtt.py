@@ -148,5 +148,7 @@ def test_a_run_too_short_for_it_to_begin_is_refused_at_once(name, option, change
     config = load(dataset="planted", method=name, network="simple-conv-3", overrides=[*size, *changes])
     data = assemble.data(config)
     method = assemble.method(config, data)
-    with pytest.raises(ValueError, match=rf"{name} begins after the first method.{option} epochs, and this run has"):
+    count = option.partition("=")[2]
+    said = rf"{name} begins after the first {count} epochs \(method\.{option}\), and this run has"
+    with pytest.raises(ValueError, match=said):
         assemble.training(config, method, data, torch.device("cpu"))

@@ -61,7 +61,7 @@ SETTINGS = {
     "jtt": {"method.first_epochs": 3},
     "dfr": {"method.source": "train", "method.draws": 4, "method.inverse_strength": 10.0},
     "lff": {"train.batch_size": 48, "method.q": 0.5},
-    "dfa": {"method.swap_start": 100, "players.bias.lr": 3e-3},
+    "dfa": {"players.bias.lr": 3e-3},
     "rebias": BIAS_NETWORK | {"method.lambda": 10.0},
     "hex": {"method.dropout": 0.0},
     "rubi": BIAS_NETWORK | {"optimiser.lr": 0.03},

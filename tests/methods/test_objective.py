@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from fairmargin import config, losses
+from fairmargin.methods.base import RunLength
 from tests.methods import tiny
 
 NEEDS_NO_VIEWS = {
@@ -72,6 +73,24 @@ def test_max_margin_starts_as_cross_entropy_and_anneals():
     assert start == pytest.approx(F.cross_entropy(h @ method.classifier.weight.T, batch.labels).item(), rel=0.01)
     late = next(loss for _, loss in tiny.method("max-margin").train().updates(batch, 100_000))
     assert late > start * 1.2
+
+
+def test_the_margin_comes_in_over_the_run_however_short():
+    """The published schedule is of 30,000 steps; in a run of 300 it must not stay at its first hundredth."""
+    batch = tiny.batch()
+
+    def at(step, run=None, **options):
+        method = tiny.method("max-margin", **options).train()
+        if run is not None:
+            method.plan(RunLength(epochs=3.0, steps=run))
+        return next(loss for _, loss in method.updates(batch, step)).item()
+
+    assert at(0, run=300) == at(0)
+    for step in (1, 100, 299):
+        assert at(step, run=300) == pytest.approx(at(100 * step), rel=1e-6)
+    assert at(299, run=300) > 1.2 * at(0)
+    assert at(299, run=300, anneal_steps=30_000) == at(299)  # as published, whatever the run
+    assert at(299, run=300, least_anneal=1e9) == pytest.approx(at(0), rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["ce", "eps-supinfonce"])

@@ -138,6 +138,23 @@ def test_a_killed_campaign_goes_on(tmp_path: Path) -> None:
     assert found[0].result["test"] == found[1].result["test"]
 
 
+@pytest.mark.slow
+def test_dfa_is_timed_though_the_drawn_set_is_too_small_for_its_first_stage(tmp_path: Path) -> None:
+    """Of a few drawn images the 400 epochs of the preset are fewer steps than come before the swap."""
+    wanted = cells("4", pattern="corrupted-cifar10/dfa:ratio_pct=5.0")
+    (task,) = plan(wanted, "paper", [0], tmp_path)
+    assert task.cell.config("paper", 0).method.options["swap_start"] == 10_000
+    found = estimates([task], tmp_path / "stand-in")[task]
+    assert found.images == 50_000 * 256
+    assert found.seconds > 0
+
+
+@pytest.mark.parametrize("budget", ["laptop", "smoke"])
+def test_a_reduced_dfa_swaps_after_the_published_share(budget: str) -> None:
+    (cell,) = cells("4", pattern="corrupted-cifar10/dfa:ratio_pct=5.0")
+    assert cell.config(budget, 0).method.options["swap_start"] == 0.2
+
+
 def test_an_estimate_grows_with_the_images(tmp_path: Path) -> None:
     wanted = cells("3", pattern="ce:rho=0.99")
     tasks = [*plan(wanted, "paper", [0], tmp_path), *plan(wanted, "laptop", [0], tmp_path)]

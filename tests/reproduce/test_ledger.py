@@ -253,6 +253,22 @@ def test_another_classifier_is_no_substitute_for_the_cell_s(tmp_path: Path) -> N
     assert measures.measured(record) is None
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_best_epoch_is_of_the_final_stage(tmp_path: Path, finished: bool) -> None:
+    """A first stage that follows the shortcut may be right more often; it is not the method."""
+    (cell,) = cells("4", pattern="corrupted-cifar10/dfa:ratio_pct=5.0")
+    run_folder(cell, tmp_path, 0, 0.4 if finished else None)
+    folder = cell.folder(tmp_path, "laptop", 0)
+    events = [
+        {"event": "evaluation", "epoch": i, "step": 10 * i, "valid": {}, "test": {"plain": value}, "final_stage": final}
+        for i, (value, final) in enumerate([(0.9, False), (0.45, True), (0.4, True)], 1)
+    ]
+    for known, best in ((3, 45.0), (1, None)):
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events[:known]))
+        (one,) = ledger.that_count(ledger.runs_of(cell, tmp_path, "laptop"))
+        assert one.best_on_test == best
+
+
 def test_a_figure_is_drawn_from_finished_runs_made_as_planned(tmp_path: Path) -> None:
     planned, changed, begun = cells("figure2", pattern="eps-supcon:rho=0.99;eps=0*")[:3]
     run_folder(changed, tmp_path, 0, 0.9, extra=["train.epochs=2"])

@@ -21,7 +21,8 @@ def l_softmax(features: Tensor, weight: Tensor, labels: Tensor, *, margin: int =
         features: [N, D] inputs of the last layer, not normalised.
         weight: [K, D] of that layer, which has no bias. At test time use the plain logits `features @ weight.T`.
         margin: m ≥ 1; m = 1 is cross-entropy.
-        anneal: λ; without a large λ at the start nothing is learnt. `l_softmax_anneal` is the published schedule.
+        anneal: λ; without a large λ at the start nothing is learnt. `l_softmax_anneal` is the published schedule, stretched
+            to the length of the run.
     """
     check_matrix(features, "features")
     check_matrix(weight, "weight")
@@ -49,9 +50,18 @@ def angular_margin(cosine: Tensor, margin: int) -> Tensor:
     return torch.where(k % 2 == 0, 1.0, -1.0) * now - 2 * k
 
 
-def l_softmax_anneal(step: int, *, least: float = 0.0) -> float:
-    """λ at a training step, as published: max(least, 1000·(1 + 2.5e-5·t)^−35)."""
-    return max(least, 1000 * (1 + 2.5e-5 * step) ** -35)
+# Of the published MNIST runs, by whose end λ is nearly 0.
+PUBLISHED_STEPS = 30_000
+
+
+def l_softmax_anneal(step: int, *, least: float = 0.0, steps: int = PUBLISHED_STEPS) -> float:
+    """λ at a training step: max(least, 1000·(1 + 2.5e-5·t)^−35), t = step·30000/steps.
+
+    λ falls from 1000 to 1 within the first 29 % of `steps`. Until then the loss is cross-entropy for the most part, so
+    give a short run's own number of steps; the default is the published schedule.
+    """
+    t = step * PUBLISHED_STEPS / steps
+    return max(least, 1000 * (1 + 2.5e-5 * t) ** -35)
 
 
 def large_margin(

@@ -19,7 +19,7 @@ from fairmargin.losses.contrastive import (
 from fairmargin.losses.dependence import hsic
 from fairmargin.losses.end import end
 from fairmargin.losses.fairkl import VARIANCE_FLOOR, fairkl_terms
-from fairmargin.losses.margin import l_softmax, l_softmax_anneal, large_margin
+from fairmargin.losses.margin import PUBLISHED_STEPS, l_softmax, l_softmax_anneal, large_margin
 
 
 class _Shell(nn.Module):
@@ -244,13 +244,25 @@ class HSIC(_Shell):
 
 
 class LSoftmax(nn.Module):
-    """`losses.l_softmax` with its last layer and annealing step; `logits(features)` for test time."""
+    """`losses.l_softmax` with its last layer and annealing step; `logits(features)` for test time.
+
+    `anneal_steps`: of the training, over which the published annealing is stretched. The default is its own 30,000; a run
+    of 1,000 steps would end as it began, with cross-entropy.
+    """
 
     steps: Tensor
 
-    def __init__(self, features: int, classes: int, *, margin: int = 4, least_anneal: float = 0.0) -> None:
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        *,
+        margin: int = 4,
+        least_anneal: float = 0.0,
+        anneal_steps: int = PUBLISHED_STEPS,
+    ) -> None:
         super().__init__()
-        self.margin, self.least_anneal = margin, least_anneal
+        self.margin, self.least_anneal, self.anneal_steps = margin, least_anneal, anneal_steps
         self.last = nn.Linear(features, classes, bias=False)
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
@@ -259,7 +271,7 @@ class LSoftmax(nn.Module):
         return logits
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
-        anneal = l_softmax_anneal(int(self.steps), least=self.least_anneal)
+        anneal = l_softmax_anneal(int(self.steps), least=self.least_anneal, steps=self.anneal_steps)
         if self.training:
             self.steps += 1
         return l_softmax(features, self.last.weight, labels, margin=self.margin, anneal=anneal)

@@ -24,6 +24,33 @@ class SecondStream:
     views: Callable[[Views], Views]  # from the dataset's training views
 
 
+@dataclass(frozen=True)
+class RunLength:
+    """How long a run is: its epochs or its steps, whichever end first."""
+
+    epochs: float  # need not be whole
+    steps: int
+
+
+@dataclass(frozen=True)
+class FinalStage:
+    """When a method becomes what its name says; until then its predictions are another method's.
+
+    A run that ends before is refused. Evaluations before it are logged, and none of them is the best of the run.
+    By default a method is in its final stage from the first step on.
+    """
+
+    epochs: int = 0  # that come before it
+    steps: int = 0  # that come before it
+    at_end: bool = False  # it is what `Method.finish` makes
+    option: str = ""  # of the method, which says so: "first_epochs=2"
+    hint: str = ""  # on that option, for whoever gave too short a run
+
+    def reached(self, epochs: float, steps: int, *, ended: bool) -> bool:
+        """Whether a run with so many epochs and steps behind it is in its final stage; `ended`: after `finish`."""
+        return ended if self.at_end else epochs > self.epochs and steps > self.steps
+
+
 class Method(nn.Module, ABC):
     """A method owns its networks and says how they learn; the training loop owns everything else.
 
@@ -33,7 +60,6 @@ class Method(nn.Module, ABC):
 
     optimisers: Mapping[str, Mapping[str, Any]] = {}  # of some players, where they differ from the run's optimiser
     least_batch = 1  # samples without which its losses say nothing
-    prepares = "", 0  # an option that says for how many epochs it does something else first, and how many they are
     sampler = "shuffled"  # what an epoch is made of, unless the configuration says otherwise
     second: SecondStream | None = None
 
@@ -55,6 +81,13 @@ class Method(nn.Module, ABC):
 
         With several processes every rank yields the loss of the whole batch (`distributed.gather`).
         """
+
+    def plan(self, run: RunLength) -> FinalStage:
+        """Say when the final stage begins in a run of this length.
+
+        Called once before the first step, and again when a run is resumed: the place to note how long the run is.
+        """
+        return FinalStage()
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
         """Before the first step of every epoch; what it finds out must be kept in buffers or parameters."""

@@ -21,7 +21,7 @@ from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import from_first_rank, gather
 from fairmargin.losses.inputs import full_precision
-from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, first_view
 from fairmargin.methods.lff import RelativeDifficulty
 from fairmargin.networks import linear_classifier
 
@@ -29,8 +29,9 @@ from fairmargin.networks import linear_classifier
 class DFA(Method):
     """Two encoders of the run's kind; each classifier reads the features of both.
 
-    Note: the published rate is multiplied by γ at the steps 20 000, 30 000, … The loop's schedule counts epochs:
-    schedule.name="step" with milestones at these steps, factor=γ, and per="step".
+    Note: the published runs swap from step 10,000 of 50,000 on and multiply the rate by γ every 10,000 steps after that.
+    Both scale with the run: swap_start=0.2, and schedule.name="step" with per="step", milestones=[0.4, 0.6, 0.8] and
+    factor=γ. Move the milestones with the start.
     """
 
     def __init__(
@@ -41,15 +42,24 @@ class DFA(Method):
         lambda_dis: float = 1.0,
         lambda_swap: float = 1.0,
         lambda_swap_b: float = 1.0,
-        swap_start: int = 10_000,
+        swap_start: int | float = 0.2,
         q: float = 0.7,
         ema_decay: float = 0.7,
         surrogate: bool = False,
     ) -> None:
-        """`swap_start`: the last step without L_swap, counted from 0. `surrogate`: the public code's GCE, as in LfF."""
+        """`swap_start`: the last step without L_swap, counted from 0; below 1.0 a share of the run's steps (`plan` says how
+        many they are). `surrogate`: the public code's GCE, as in LfF."""
         super().__init__()
+        if swap_start < 0 or (isinstance(swap_start, float) and swap_start >= 1):
+            raise ValueError(
+                f"swap_start must be a share of the run, from 0.0 to below 1.0, or a whole number of steps; got {swap_start}. "
+                "Published is 0.2: step 10000 of 50000"
+            )
         self.lambda_dis, self.lambda_swap, self.lambda_swap_b = lambda_dis, lambda_swap, lambda_swap_b
         self.swap_start, self.q, self.surrogate = swap_start, q, surrogate
+        self.last_unswapped = (
+            swap_start if isinstance(swap_start, int) else None
+        )  # None: a share of a run not yet known
         self.encoder, self.bias_encoder = make_encoder(), make_encoder()
         both = self.encoder.dim + self.bias_encoder.dim
         self.classifier = linear_classifier(both, info.num_classes)
@@ -62,6 +72,13 @@ class DFA(Method):
             "main": [*self.encoder.parameters(), *self.classifier.parameters()],
         }
 
+    def plan(self, run: RunLength) -> FinalStage:
+        if isinstance(self.swap_start, float):
+            self.last_unswapped = round(self.swap_start * run.steps)
+        assert self.last_unswapped is not None
+        hint = "a share of the run such as 0.2 fits any length"
+        return FinalStage(steps=self.last_unswapped + 1, option=f"swap_start={self.swap_start}", hint=hint)
+
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
         x = first_view(batch.images)
         z_l, z_b, y, index = gather(self.encoder(x), self.bias_encoder(x), batch.labels, batch.index)
@@ -71,7 +88,7 @@ class DFA(Method):
         main, bias = (W * ce_i).mean(), self._gce(logits_b, y)
         self.terms = {"bias": bias.detach(), "main": main.detach(), "weight": W.mean()}
         bias = self.lambda_dis * bias
-        if step > self.swap_start:
+        if self._swaps(step):
             permutation = from_first_rank(torch.randperm(len(y))).to(y.device)  # of the whole batch, so of all ranks
             swap, swap_b = self._swapped(z_l, z_b[permutation], y, y[permutation], W)
             self.terms |= {"bias, swapped": swap_b.detach(), "main, swapped": swap.detach()}
@@ -79,6 +96,14 @@ class DFA(Method):
             bias = bias + self.lambda_swap * self.lambda_swap_b * swap_b
         yield "bias", bias
         yield "main", main
+
+    def _swaps(self, step: int) -> bool:
+        if self.last_unswapped is None:
+            raise ValueError(
+                f"dfa swaps after swap_start={self.swap_start} of the run and was not told how long that is; call "
+                "method.plan(RunLength(epochs, steps)) before the first step, or give swap_start as a whole number of steps"
+            )
+        return step > self.last_unswapped
 
     def _swapped(self, z_l: Tensor, z_b: Tensor, y: Tensor, y_of_bias: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         """The two terms of L_swap; the weights are those of the samples that z_l belongs to."""

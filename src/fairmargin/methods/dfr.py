@@ -22,7 +22,16 @@ from fairmargin.choices import check_choice
 from fairmargin.distributed import from_first_rank, gather
 from fairmargin.evaluate.probe import fit_probe
 from fairmargin.losses.inputs import full_precision
-from fairmargin.methods.base import MakeEncoder, Method, Sweep, Unsuited, first_view, require_bias
+from fairmargin.methods.base import (
+    FinalStage,
+    MakeEncoder,
+    Method,
+    RunLength,
+    Sweep,
+    Unsuited,
+    first_view,
+    require_bias,
+)
 from fairmargin.networks import linear_classifier
 
 CHOICES = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # of C, in the released code's order: the first of equals is taken
@@ -110,6 +119,9 @@ class DFR(Method):
         loss = F.cross_entropy(full_precision(self.classifier(h)), y)
         self.terms = {"cross-entropy": loss.detach()}
         yield "main", loss
+
+    def plan(self, run: RunLength) -> FinalStage:
+        return FinalStage(at_end=True)
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
         if epoch or (self.source == "train" and self.inverse_strength is not None):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import from_first_rank, gather
 from fairmargin.losses.inputs import full_precision, unit
-from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
+from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, Sweep, first_view
 
 TEXTURE = 32  # numbers that describe an image's texture, a
 RIDGE = 1e-6  # of the mean eigenvalue of F_GᵀF_G, which is nearly singular
@@ -71,7 +71,6 @@ class HEX(Method):
             raise ValueError(f"dropout must lie in [0, 1); got {dropout}. It is the share of h that is left out")
         self.classes, self.dropout, self.pretrain_epochs = info.num_classes, dropout, pretrain_epochs
         self.least_batch = info.num_classes + 1
-        self.prepares = "pretrain_epochs", pretrain_epochs
         self.encoder = make_encoder()
         self.texture = nn.Sequential(NGLCM(levels), nn.Linear(levels**2, TEXTURE), nn.ReLU())
         self.common = nn.Linear(self.encoder.dim + TEXTURE, info.num_classes)  # ξ
@@ -80,6 +79,9 @@ class HEX(Method):
 
     def players(self) -> dict[str, list[nn.Parameter]]:
         return {"main": list(self.parameters())}
+
+    def plan(self, run: RunLength) -> FinalStage:
+        return FinalStage(epochs=self.pretrain_epochs, option=f"pretrain_epochs={self.pretrain_epochs}")
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
         self.pretraining.fill_(epoch < self.pretrain_epochs)

@@ -9,8 +9,12 @@ Both stages lie inside one run: of its epochs, main has those after the first T,
 schedule. Compare runs of equal length, or lengthen this one by T to give main the full budget.
 
 Note: the paper repeats the samples of E. Drawing from the repeated set has the expected loss Σ_j w_j ℓ_j / Σ_j w_j, which
-the loss weights above have too, with larger variance and with an epoch that stays n samples long. The public code adds
-λ_up copies to the original, so that its E counts λ_up + 1 times.
+the loss weights above have too, with larger variance. The public code adds λ_up copies to the original, so that its E
+counts λ_up + 1 times.
+
+Note: an epoch of its repeated set has n + λ_up·|E| samples, and one of ours n. So main takes 1 + λ_up·|E|/n times fewer
+steps here in as many epochs; |E|/n is in the log as "share in the error set". For as many steps as the original takes in
+N epochs, train for T + N·(1 + λ_up·|E|/n).
 """
 
 from collections.abc import Iterator
@@ -22,7 +26,7 @@ from torch import Tensor, nn
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import from_first_rank, gather
 from fairmargin.losses.inputs import full_precision
-from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
+from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, Sweep, first_view
 from fairmargin.networks import Encoder, linear_classifier
 
 
@@ -35,7 +39,10 @@ class JTT(Method):
     def __init__(
         self, make_encoder: MakeEncoder, info: DataInfo, *, first_epochs: int = 1, up_weight: float = 50.0
     ) -> None:
-        """`first_epochs` is T, `up_weight` λ_up; the defaults are those of the authors' commands for CelebA."""
+        """`first_epochs` is T, `up_weight` λ_up; the defaults are those of the authors' commands for CelebA.
+
+        Note: their code counts epochs from 0, so its --final_epoch T is after T + 1 epochs.
+        """
         super().__init__()
         if first_epochs < 1 or up_weight <= 0:
             raise ValueError(
@@ -48,7 +55,6 @@ class JTT(Method):
                 f"{info.train_size}; give it their number: replace(info, train_size=len(data.train))"
             )
         self.first_epochs, self.up_weight = first_epochs, up_weight
-        self.prepares = "first_epochs", first_epochs
         self.identifier, self.encoder = make_encoder(), make_encoder()
         self.identifier_classifier = linear_classifier(self.identifier.dim, info.num_classes)
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
@@ -60,6 +66,9 @@ class JTT(Method):
             "identifier": [*self.identifier.parameters(), *self.identifier_classifier.parameters()],
             "main": [*self.encoder.parameters(), *self.classifier.parameters()],
         }
+
+    def plan(self, run: RunLength) -> FinalStage:
+        return FinalStage(epochs=self.first_epochs, option=f"first_epochs={self.first_epochs}")
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
         if epoch < self.first_epochs or self.second_stage:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.distributed import gather
 from fairmargin.losses.inputs import full_precision
-from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
+from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, Sweep, first_view
 from fairmargin.networks import build_bias_encoder, linear_classifier
 
 
@@ -42,7 +42,6 @@ class LearnedMixin(Method):
         """`pretrain_epochs=0`: there is no trained g to freeze, so g learns along with f."""
         super().__init__()
         self.entropy_weight, self.pretrain_epochs = entropy_weight, pretrain_epochs
-        self.prepares = "pretrain_epochs", pretrain_epochs
         self.encoder = make_encoder()
         self.bias_encoder = build_bias_encoder(bias_network, self.encoder)
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
@@ -55,6 +54,9 @@ class LearnedMixin(Method):
             "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
             "main": [*self.encoder.parameters(), *self.classifier.parameters(), *self.trust.parameters()],
         }
+
+    def plan(self, run: RunLength) -> FinalStage:
+        return FinalStage(epochs=self.pretrain_epochs, option=f"pretrain_epochs={self.pretrain_epochs}")
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
         self.pretraining.fill_(epoch < self.pretrain_epochs)

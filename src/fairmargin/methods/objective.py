@@ -25,8 +25,10 @@ from fairmargin.distributed import gather
 from fairmargin.losses.contrastive import warn_of_epsilon
 from fairmargin.losses.inputs import unit
 from fairmargin.methods.base import (
+    FinalStage,
     MakeEncoder,
     Method,
+    RunLength,
     SecondStream,
     Sweep,
     Unsuited,
@@ -80,12 +82,17 @@ class Objective(Method):
         self.classifier = nn.Linear(encoder.dim, info.num_classes, bias=row.intercept)
         self.register_buffer("prior", None if row.prior is None else row.prior(info.counts.float()))
         # Samples of unknown bias are not in the counts, but they have a class.
+        self.steps: int | None = None  # of the run
         self.must_count = row.prior is not None and not row.needs and int(info.counts.sum()) < max(info.train_size, 1)
 
     def players(self) -> dict[str, list[nn.Parameter]]:
         main = [*self.encoder.parameters(), *self.head.parameters()]
         classifier = list(self.classifier.parameters())
         return {"main": main, "probe": classifier} if self.probed else {"main": main + classifier}
+
+    def plan(self, run: RunLength) -> FinalStage:
+        self.steps = run.steps
+        return FinalStage()
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
         if epoch == 0 and self.must_count and self.row.prior is not None and self.prior is not None:
@@ -139,7 +146,7 @@ class Objective(Method):
         bias = rest.pop(0) if batch.bias is not None else None
         bias_features = rest.pop(0) if batch.bias_features is not None else None
         prior = self.prior if self.prior is not None else h.new_empty(0)
-        return Seen(h, z, self._classified(h), labels, bias, bias_features, self.classifier, prior, step)
+        return Seen(h, z, self._classified(h), labels, bias, bias_features, self.classifier, prior, step, self.steps)
 
     def _second_of(self, batch: Batch) -> Batch:
         if batch.second is None:

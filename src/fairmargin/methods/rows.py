@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairmargin import losses
 from fairmargin.losses.classification import PRIOR_FLOOR
+from fairmargin.losses.margin import PUBLISHED_STEPS
 from fairmargin.methods.base import Unsuited
 
 
@@ -28,6 +29,7 @@ class Seen:
     classifier: nn.Linear
     prior: Tensor  # what the row made of the training counts; empty if it wants nothing of them
     step: int
+    steps: int | None = None  # of the run, if that is known
 
     @property
     def logits(self) -> Tensor:
@@ -103,8 +105,10 @@ def _end(x: Seen, *, disentangle: float = 1.0, entangle: float = 1.0, pairs: str
     return cross_entropy(x) + regulariser
 
 
-def _max_margin(x: Seen, *, margin: int = 4, least_anneal: float = 0.0) -> Tensor:
-    anneal = losses.l_softmax_anneal(x.step, least=least_anneal)
+def _max_margin(x: Seen, *, margin: int = 4, least_anneal: float = 0.0, anneal_steps: int = 0) -> Tensor:
+    """L-Softmax (Liu et al., ICML 2016). `anneal_steps`: over how many steps the margin comes in; 0: over the run's."""
+    steps = anneal_steps or x.steps or PUBLISHED_STEPS
+    anneal = losses.l_softmax_anneal(x.step, least=least_anneal, steps=steps)
     return losses.l_softmax(
         x.inputs.flatten(0, -2), x.classifier.weight, x.label_of_each_row, margin=margin, anneal=anneal
     )

@@ -5,7 +5,6 @@ The paper reports the best epoch on the test set; we report the last one, and gi
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,13 +46,14 @@ def measured(record: RunRecord, measure: str = "") -> Measured | None:
     commit = str((record.environment.get("git") or {}).get("commit") or "")[:9]
     seed = int(record.config["seed"])
     course = [100 * value for _, value in evaluated(record)]
+    best = max((100 * value for _, value in evaluated(record, final_stage=True)), default=None)
     if record.result is None:
         if not course or measure not in ("", "biased"):
             return None
         latest = _evaluations(record)[-1]
         epochs, steps = int(latest["epoch"]), int(latest["step"])
-        return Measured(seed, course[-1], max(course), epochs, _length(record, epochs, steps), commit)
-    value, best = _finished(record, record.result, measure, course)
+        return Measured(seed, course[-1], best, epochs, _length(record, epochs, steps), commit)
+    value, best = _finished(record, record.result, measure, best)
     if value is None:
         return None
     epochs, steps = int(record.result["epochs"]), int(record.result["steps"])
@@ -66,9 +66,10 @@ def _length(record: RunRecord, epochs: int, steps: int) -> int:
     return min(most, math.ceil(limit * epochs / steps)) if isinstance(limit, int) else most
 
 
-def evaluated(record: RunRecord) -> list[tuple[int, float]]:
-    """Epoch and test accuracy, a fraction, of each evaluation in the course of a run."""
-    return [(event["epoch"], event["test"][_name(record, event["test"])]) for event in _evaluations(record)]
+def evaluated(record: RunRecord, *, final_stage: bool = False) -> list[tuple[int, float]]:
+    """Epoch and test accuracy, a fraction, of each evaluation in the course of a run; or of those in its final stage."""
+    events = [event for event in _evaluations(record) if event.get("final_stage", True) or not final_stage]
+    return [(event["epoch"], event["test"][_name(record, event["test"])]) for event in events]
 
 
 def _evaluations(record: RunRecord) -> list[dict[str, Any]]:
@@ -76,11 +77,11 @@ def _evaluations(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _finished(
-    record: RunRecord, result: dict[str, Any], measure: str, course: Sequence[float]
+    record: RunRecord, result: dict[str, Any], measure: str, best_in_course: float | None
 ) -> tuple[float | None, float | None]:
     """What it came to; and the best epoch on the test set of the same classifier and data, if it was recorded.
 
-    `course`: the accuracies of the method's own classifier while it was trained.
+    `best_in_course`: of the method's own classifier while it was trained.
     """
     if measure == "unb":
         file = record.path / UNBIASED
@@ -93,7 +94,7 @@ def _finished(
     name = _name(record, judged["accuracy"])
     value = 100 * judged["accuracy"][name]["value"]
     if classifier == "own":
-        return value, max(course) if course and measure in ("", "biased") else None
+        return value, best_in_course if measure in ("", "biased") else None
     best = (judged.get("best-on-test") or {}).get(name)
     return value, None if best is None else 100 * best
 

@@ -54,7 +54,12 @@ def _seconds_per_image(config: Config) -> float:
     data = assemble.data(config)
     _, height, width = data.info.image_shape
     size = min(config.train.batch_size, max(BATCH, PIXELS // (height * width)))
-    config = configuration.override(config, [f"train.batch_size={size}"])
+    changes = [f"train.batch_size={size}"]
+    if config.train.steps is not None:
+        changes.append(
+            f"train.epochs={config.train.steps}"
+        )  # fewer images: the steps still end the run, and not its epochs
+    config = configuration.override(config, changes)
     training = assemble.training(config, assemble.method(config, data), data, device)
     ends: list[float] = []
     images: list[int] = []
