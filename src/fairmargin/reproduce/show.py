@@ -56,7 +56,7 @@ def planned(tasks: Sequence[Task], times: dict[Task, Estimate]) -> Table:
 def recipe(config: Config) -> str:
     """How a run is trained, in one line: "adam 0.001, decay 0.0001, step at 26, 53, batch 128, 80 epochs; lambda=1"."""
     optimiser, schedule, train = config.optimiser, config.schedule, config.train
-    changes = schedule.name
+    changes: str = schedule.name
     if schedule.name == "step":
         changes += f" ×{schedule.factor:g} at {', '.join(f'{m:g}' for m in schedule.milestones)}"
     if schedule.warmup_epochs:
