@@ -8,6 +8,7 @@ an anchor without negatives is legal (L = −∞), except at ε = ∞ where its 
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +16,18 @@ from torch.nn import functional as F
 
 from fairmargin.choices import check_choice
 from fairmargin.losses.inputs import check_epsilon, check_temperature, rows
-from fairmargin.losses.pairs import CHUNK_BYTES, ONE_BLOCK_UP_TO, Block, RowLoss, masked_logsumexp, mean_over_anchors
+from fairmargin.losses.limits import Limits, limits_of
+from fairmargin.losses.operators import operator_above
+from fairmargin.losses.pairs import Block, RowLoss, masked_logsumexp, mean_over_anchors
 
 TINY = 1e-30  # keeps 0/0 away from anchors without positives, which are masked out
+# Rows up to which form d holds all its triples at a time.
+ALL_TRIPLES = 512
+
+
+def several_blocks(rows: int, limits: Limits, settings: dict[str, Any]) -> bool:
+    """Whether a batch is streamed. Form d always counts its triples first, which no compiler can follow."""
+    return rows > limits.one_block or settings.get("form") == "d"
 
 
 def eps_infonce(
@@ -36,6 +46,7 @@ def eps_infonce(
     return eps_supinfonce(features, labels, epsilon=epsilon, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
 
+@operator_above(several_blocks)
 def eps_supinfonce(
     features: Tensor,
     labels: Tensor,
@@ -73,6 +84,7 @@ def eps_supinfonce(
     return _family(features, labels, member, temperature, unit_norm, chunk, whole_rows=form in "bd")
 
 
+@operator_above(several_blocks)
 def eps_supcon(
     features: Tensor,
     labels: Tensor | None,
@@ -105,6 +117,7 @@ def supcon(
     return eps_supcon(features, labels, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
 
+@operator_above(several_blocks)
 def supcon_in(
     features: Tensor,
     labels: Tensor | None = None,
@@ -195,15 +208,15 @@ def _family(
     )
 
 
-def _chunk_of_triples(features: Tensor, labels: Tensor) -> int | None:
+def _chunk_of_triples(features: Any, labels: Any) -> int | None:
     """Form d holds anchors × positives × rows at a time: few anchors when the batch is large."""
-    if not (isinstance(features, Tensor) and isinstance(labels, Tensor)) or torch.compiler.is_compiling():
+    if not (isinstance(features, Tensor) and isinstance(labels, Tensor)):
         return None  # _family says what is wrong
     n = features.shape[:-1].numel()
-    if n <= ONE_BLOCK_UP_TO or labels.ndim != 1 or not len(labels):
+    if n <= ALL_TRIPLES or labels.ndim != 1 or not len(labels):
         return None
     most = int(labels.unique(return_counts=True)[1].max()) * n // len(labels)
-    return max(1, CHUNK_BYTES // (4 * n * most))
+    return max(1, limits_of(features.device).chunk_bytes // (4 * n * most))
 
 
 def _image_of_each_view(features: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ from fairmargin.choices import check_choice
 from fairmargin.losses.inputs import check_classes, check_matrix, full_precision
 
 
-def l_softmax(features: Tensor, weight: Tensor, labels: Tensor, *, margin: int = 4, anneal: float = 0.0) -> Tensor:
+def l_softmax(
+    features: Tensor, weight: Tensor, labels: Tensor, *, margin: int = 4, anneal: float | Tensor = 0.0
+) -> Tensor:
     """L-Softmax (Liu et al., ICML 2016): the true class must win by an m times larger angle.
 
     CE with the true logit ‖w_y‖‖h‖cos θ replaced by ‖w_y‖‖h‖ψ(θ),
@@ -21,7 +24,8 @@ def l_softmax(features: Tensor, weight: Tensor, labels: Tensor, *, margin: int =
         features: [N, D] inputs of the last layer, not normalised.
         weight: [K, D] of that layer, which has no bias. At test time use the plain logits `features @ weight.T`.
         margin: m ≥ 1; m = 1 is cross-entropy.
-        anneal: λ; without a large λ at the start nothing is learnt. `l_softmax_anneal` is the published schedule.
+        anneal: λ, a number or a tensor; without a large λ at the start nothing is learnt. `l_softmax_anneal` is the
+            published schedule.
     """
     check_matrix(features, "features")
     check_matrix(weight, "weight")
@@ -49,8 +53,14 @@ def angular_margin(cosine: Tensor, margin: int) -> Tensor:
     return torch.where(k % 2 == 0, 1.0, -1.0) * now - 2 * k
 
 
-def l_softmax_anneal(step: int, *, least: float = 0.0) -> float:
-    """λ at a training step, as published: max(least, 1000·(1 + 2.5e-5·t)^−35)."""
+@overload
+def l_softmax_anneal(step: int, *, least: float = 0.0) -> float: ...
+@overload
+def l_softmax_anneal(step: Tensor, *, least: float = 0.0) -> Tensor: ...
+def l_softmax_anneal(step: int | Tensor, *, least: float = 0.0) -> float | Tensor:
+    """λ at a training step, as published: max(least, 1000·(1 + 2.5e-5·t)^−35). Of a tensor it stays on its device."""
+    if isinstance(step, Tensor):
+        return (1000 * (1 + 2.5e-5 * step) ** -35).clamp_min(least)
     return max(least, 1000 * (1 + 2.5e-5 * step) ** -35)
 
 

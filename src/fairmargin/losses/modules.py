@@ -11,6 +11,7 @@ from fairmargin.losses.contrastive import eps_infonce, eps_supcon, eps_supinfonc
 from fairmargin.losses.dependence import hsic
 from fairmargin.losses.end import end
 from fairmargin.losses.fairkl import VARIANCE_FLOOR, fairkl_terms
+from fairmargin.losses.limits import limits_of
 from fairmargin.losses.margin import l_softmax, l_softmax_anneal, large_margin
 
 
@@ -240,7 +241,9 @@ class LSoftmax(nn.Module):
         return logits
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
-        anneal = l_softmax_anneal(int(self.steps), least=self.least_anneal)
+        # A number where it is free to read; elsewhere λ is computed on the device.
+        read = limits_of(self.steps.device).host and not torch.compiler.is_compiling()
+        anneal = l_softmax_anneal(int(self.steps) if read else self.steps.clone(), least=self.least_anneal)
         if self.training:
             self.steps += 1
         return l_softmax(features, self.last.weight, labels, margin=self.margin, anneal=anneal)
