@@ -48,8 +48,7 @@ def centred_sums(
     if n <= size:
         sums = _anchor_sums(rows, lengths, y, cue, number, rows, lengths, y, cue, measure)
     else:
-        compiled = limits.compile_chunks and blocks.compiled_by_caller()
-        one_chunk = _compiled_sums(blocks.CHUNK_BACKEND) if compiled else _anchor_sums
+        one_chunk = _compiled_sums(blocks.CHUNK_BACKEND) if blocks.compiles_chunks(limits) else _anchor_sums
         parts = []
         for start in range(0, n, size):
             r = slice(start, start + size)

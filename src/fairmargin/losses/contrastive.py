@@ -18,7 +18,7 @@ from fairmargin.choices import check_choice
 from fairmargin.losses.inputs import check_epsilon, check_temperature, rows
 from fairmargin.losses.limits import Limits, limits_of
 from fairmargin.losses.operators import operator_above
-from fairmargin.losses.pairs import Block, RowLoss, masked_logsumexp, mean_over_anchors
+from fairmargin.losses.pairs import Block, RowLoss, compiled_chunks, masked_logsumexp, mean_over_anchors
 
 TINY = 1e-30  # keeps 0/0 away from anchors without positives, which are masked out
 # Rows up to which form d holds all its triples at a time.
@@ -79,9 +79,11 @@ def eps_supinfonce(
     check_epsilon(epsilon)
     settings = {"epsilon": epsilon, "positives": positives} if form == "c" else {"epsilon": epsilon}
     member: RowLoss = partial(FORMS[form], **settings)
-    if form == "d" and chunk is None:
-        chunk = _chunk_of_triples(features, labels)
-    return _family(features, labels, member, temperature, unit_norm, chunk, whole_rows=form in "bd")
+    if form == "d":
+        chunk = _chunk_of_triples(features, labels) if chunk is None else chunk
+        with compiled_chunks(False):  # it counts its positives, which no compiler can follow
+            return _family(features, labels, member, temperature, unit_norm, chunk, whole_rows=True)
+    return _family(features, labels, member, temperature, unit_norm, chunk, whole_rows=form == "b")
 
 
 @operator_above(several_blocks)
@@ -232,7 +234,7 @@ def _usable(block: Block, epsilon: float) -> tuple[Tensor, Tensor]:
     """(L, valid anchors); at ε = ∞ an anchor without negatives is not valid, and its L is made finite."""
     valid = block.mass > 0
     if epsilon == math.inf:
-        return _finite(block.log_negatives), valid & (block.log_negatives > -math.inf)
+        return _finite(block.log_negatives), valid & (block.log_negatives != -math.inf)
     return block.log_negatives, valid
 
 
@@ -246,5 +248,8 @@ def _log_margin(gap: Tensor, epsilon: float) -> Tensor:
 
 
 def _finite(log_sum: Tensor) -> Tensor:
-    """0, without gradient, for the log of an empty sum: anchors that have none are masked out afterwards."""
-    return torch.where(log_sum > -math.inf, log_sum, 0)
+    """0, without gradient, for the log of an empty sum: anchors that have none are masked out afterwards.
+
+    A NaN stays one, and shows in the loss.
+    """
+    return torch.where(log_sum != -math.inf, log_sum, 0)

@@ -145,7 +145,8 @@ class FairKL(_Shell):
         terms = fairkl_terms(features, labels, bias, bias_features=bias_features, **self.settings)
         self.pairs = terms.pairs.long()
         self.calls = self.calls + 1
-        self.dropped = self.dropped + terms.dropped.to(self.dropped)
+        # The count follows the features: to bring them to it would be to wait for their device at every call.
+        self.dropped = self.dropped.to(terms.dropped.device) + terms.dropped
         return terms.value
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairmargin.losses.inputs import full_precision
 from fairmargin.losses.limits import Limits, limits_of
-from fairmargin.losses.pairs import compiled_caller
+from fairmargin.losses.pairs import compiled_chunks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,7 +99,7 @@ class _Operator:
     def _run(self, features: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         *values, need_gradient = rest
         settings = dict(zip(self.names[1:], values, strict=True))
-        with compiled_caller(), _autograd():
+        with compiled_chunks(True), _autograd():
             x = features.detach().requires_grad_(need_gradient)
             result = self.loss(x, **settings)
             outputs = [getattr(result, f.name) for f in fields(result)] if self.further else [result]

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.losses.inputs import check_chunk
-from fairmargin.losses.limits import limits_of
+from fairmargin.losses.limits import Limits, limits_of
 from fairmargin.losses.looks import checked
 
 _FAR = 1e30  # below every similarity; a finite number, because exp and log of infinities take the slow path
@@ -169,7 +169,7 @@ class _Streamed(torch.autograd.Function):
         small = chunk is None and len(z) <= limits.one_block
         if small:
             total, valid, gradient = work.one_block(z, labels)
-        elif limits.compile_chunks and compiled_by_caller():
+        elif compiles_chunks(limits):
             total, valid, gradient = work.by_compiled_chunks(z, labels, chunk)
         elif len(z) > limits.windows:
             total, valid, gradient = work.by_chunks(z, labels, chunk)
@@ -389,22 +389,22 @@ def _safe(z: Tensor, temperature: float, unit_norm: bool, host: bool) -> bool:
 
 # Of the chunks, where the whole loss is one operator of a compiled graph (operators.py).
 CHUNK_BACKEND = "inductor"
-_compiled_caller = False
+_compiled_chunks = False
 
 
 @contextmanager
-def compiled_caller() -> Iterator[None]:
-    """Inside, chunks are compiled on the devices that like it."""
-    global _compiled_caller
-    before, _compiled_caller = _compiled_caller, True
+def compiled_chunks(on: bool) -> Iterator[None]:
+    """Inside, chunks are compiled on the devices that like it, or are not."""
+    global _compiled_chunks
+    before, _compiled_chunks = _compiled_chunks, on
     try:
         yield
     finally:
-        _compiled_caller = before
+        _compiled_chunks = before
 
 
-def compiled_by_caller() -> bool:
-    return _compiled_caller
+def compiles_chunks(limits: Limits) -> bool:
+    return limits.compile_chunks and _compiled_chunks
 
 
 @cache
