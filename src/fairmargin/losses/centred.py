@@ -37,7 +37,7 @@ def centred_sums(
     x = measure(d), or d = 2 − 2 z_i·z_j itself without one.
     """
     n = len(z)
-    limits = limits_of(z.device)
+    limits = limits_of(z)
     size = chunk or max(1, limits.pairs // max(n, 1))
     origins = [_mean_of_group(z.detach(), number_groups(y))]
     if signs == 2:

@@ -27,7 +27,7 @@ ALL_TRIPLES = 512
 
 def several_blocks(rows: int, limits: Limits, settings: dict[str, Any]) -> bool:
     """Whether a batch is streamed. Form d always counts its triples first, which no compiler can follow."""
-    return rows > limits.one_block or settings.get("form") == "d"
+    return rows > limits.one_block or settings.get("chunk") is not None or settings.get("form") == "d"
 
 
 def eps_infonce(
@@ -218,7 +218,7 @@ def _chunk_of_triples(features: Any, labels: Any) -> int | None:
     if n <= ALL_TRIPLES or labels.ndim != 1 or not len(labels):
         return None
     most = int(labels.unique(return_counts=True)[1].max()) * n // len(labels)
-    return max(1, limits_of(features.device).chunk_bytes // (4 * n * most))
+    return max(1, limits_of(features).chunk_bytes // (4 * n * most))
 
 
 def _image_of_each_view(features: Tensor) -> Tensor:

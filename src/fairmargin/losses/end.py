@@ -34,7 +34,7 @@ def end(
     z, (y, b) = rows(features, labels, bias, names=("labels", "bias"), unit_norm=unit_norm)
     with torch.autocast(z.device.type, enabled=False):
         dtype = z.dtype
-        z = z.to(torch.promote_types(dtype, limits_of(z.device).scalars))  # ‖Σz‖² − N cancels
+        z = z.to(torch.promote_types(dtype, limits_of(z).scalars))  # ‖Σz‖² − N cancels
         # By weight and not by selection, which an accelerator would have to be waited for.
         known = (b >= 0).to(z.dtype)
         z = z * known[:, None]

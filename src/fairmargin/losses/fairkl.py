@@ -136,13 +136,15 @@ class FairKLTerms:
 
 def _several_chunks(rows: int, limits: Limits, settings: dict[str, Any]) -> bool:
     """Whether the distances do not fit at once. Collectives stay outside of an operator."""
-    return rows * rows > limits.pairs and not settings.get("across_ranks")
+    if settings.get("across_ranks"):
+        return False
+    return rows * rows > limits.pairs or settings.get("chunk") is not None
 
 
 def _pairs_and_dropped(features: Tensor, *, negatives: bool, variant: str, **_: Any) -> list[Tensor]:
     """Empty tensors like what `FairKLTerms` holds after the value."""
     sets = 4 if negatives or variant == "authors" else 2
-    dtype = torch.promote_types(features.dtype, limits_of(features.device).scalars)
+    dtype = torch.promote_types(features.dtype, limits_of(features).scalars)
     return [features.new_empty(sets, dtype=dtype), features.new_empty((), dtype=torch.bool)]
 
 
@@ -227,10 +229,11 @@ def _divergence(
 ) -> tuple[Tensor, Tensor]:
     """Σ over signs of the mean over anchors (one, for scope "batch") of the divergence; sums [anchors, sets, 4]."""
     usable = (sums[..., COUNT].detach().unflatten(1, (-1, 2)) >= least).all(2)  # [anchors, signs]
-    may_look = limits_of(sums.device).host and not torch.compiler.is_compiling()
+    may_look = limits_of(sums).host and not torch.compiler.is_compiling()
     whole = may_look and bool(usable.all())
     if not whole:  # what is dropped gets harmless moments first, so that no NaN reaches the gradient
-        harmless = (torch.arange(4, device=sums.device) != FIRST).to(sums.dtype)  # 1, 1, 0, 1
+        harmless = sums.new_ones(4)
+        harmless[FIRST] = 0
         sums = torch.where(usable.repeat_interleave(2, 1)[..., None], sums, harmless)
     mean, variance = _mean_and_variance(sums, pivot, size)
     each = divergence(Moments(mean[:, ::2], variance[:, ::2]), Moments(mean[:, 1::2], variance[:, 1::2]), floor)
@@ -265,7 +268,8 @@ def _authors(sums: Tensor, itself: Tensor, n: int | Tensor, spread: bool) -> Ten
     """
     count, first, second = sums[:, MASS], sums[:, FIRST], sums[:, SECOND]
     s, s2 = count - first / 2, count - first + second / 4  # Σs, Σs² of A⁺, C⁺, A⁻, C⁻
-    aligned = (torch.arange(4, device=s.device) == 0).to(s.dtype)
+    aligned = torch.zeros_like(s)
+    aligned[0] = 1
     count, s, s2 = count + aligned * itself[0], s + aligned * itself[1], s2 + aligned * itself[2]
     mean = s / count.clamp_min(1)
     value = (mean[1] - mean[0]) ** 2 + (mean[2] - mean[3]) ** 2 - mean[1] + mean[2]

@@ -46,4 +46,4 @@ def checked(x: Tensor) -> bool:
     """Whether the values of `x` are to be checked."""
     if torch.compiler.is_compiling():
         return False
-    return limits_of(x.device).host if _setting is None else _setting
+    return limits_of(x).host if _setting is None else _setting

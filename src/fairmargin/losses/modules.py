@@ -243,7 +243,7 @@ class LSoftmax(nn.Module):
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         # A number where it is free to read; elsewhere λ is computed on the device.
-        read = limits_of(self.steps.device).host and not torch.compiler.is_compiling()
+        read = limits_of(self.steps).host and not torch.compiler.is_compiling()
         anneal = l_softmax_anneal(int(self.steps) if read else self.steps.clone(), least=self.least_anneal)
         if self.training:
             self.steps += 1

@@ -51,7 +51,7 @@ def set_sums(
     Gives (z, y, cue of this rank's samples with known bias, the sums, how many such samples there are on all ranks,
     what the sums are about: p [1 or anchors, sets] for Σw(x−p) and Σw(x−p)², None for 0).
     """
-    limits = limits_of(z.device)
+    limits = limits_of(z)
     by_labels = not cue.is_floating_point() and not torch.compiler.is_compiling()
     # On an accelerator samples of unknown bias stay, as while a compiler traces, unless cells are worth a look.
     labelled = by_labels and (limits.host or (len(z) > limits.matrix and not log and chunk is None))
@@ -86,7 +86,7 @@ def set_sums(
 
 def precise(z: Tensor) -> torch.dtype:
     """What pairs are computed in: float64 where it is fast."""
-    return torch.float64 if limits_of(z.device).host else z.dtype
+    return torch.float64 if limits_of(z).host else z.dtype
 
 
 def _log_distance(d: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def _sums_by_pairs(
     z: Tensor, y: Tensor, cue: Tensor, signs: int, anchors: bool, log: bool, chunk: int | None
 ) -> Tensor:
     n = len(z)
-    size = chunk or max(1, limits_of(z.device).pairs // max(n, 1))
+    size = chunk or max(1, limits_of(z).pairs // max(n, 1))
     if n <= size:
         return _pair_sums(z, y, cue, z, y, cue, 0, signs, anchors, log)
     parts = []
@@ -306,7 +306,7 @@ class _CellSums(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "FairKL of a large batch keeps its first derivative only, so it cannot be differentiated twice; "
-                f"use a batch of at most {limits_of(grad.device).matrix} rows, or drop create_graph=True"
+                f"use a batch of at most {limits_of(grad).matrix} rows, or drop create_graph=True"
             )
         order, m, M = ctx.saved_tensors
         if ctx.across_ranks:

@@ -38,7 +38,7 @@ TYPES = {
 def operator_above(
     large: Callable[[int, Limits, dict[str, Any]], bool], further: Shapes | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a loss one operator where a compiler traces it with a batch that is `large` or with a chunk size.
+    """Make a loss one operator where a compiler traces it with a batch that is `large`.
 
     The loss takes the features first and gives a scalar, or a dataclass of tensors that begins with it.
 
@@ -65,7 +65,7 @@ def _is_large(features: Any, settings: dict[str, Any], large: Callable[[int, Lim
     if not isinstance(features, Tensor) or features.ndim not in (2, 3):
         return False  # the loss says what is wrong
     rows = features.shape[0] * (features.shape[1] if features.ndim == 3 else 1)
-    return settings.get("chunk") is not None or large(rows, limits_of(features.device), settings)
+    return large(rows, limits_of(features), settings)
 
 
 class _Operator:

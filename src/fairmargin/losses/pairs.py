@@ -76,7 +76,7 @@ def mean_over_anchors(
     check_chunk(chunk)
     with torch.autocast(z.device.type, enabled=False):
         # One graph for the compiler.
-        if torch.compiler.is_compiling() and chunk is None and z.shape[0] <= limits_of(z.device).one_block:
+        if torch.compiler.is_compiling() and chunk is None and z.shape[0] <= limits_of(z).one_block:
             total, valid = dense(z, labels, row_loss, temperature=temperature, weighting=weighting)
         else:
             total, valid = streamed(
@@ -163,7 +163,7 @@ class _Streamed(torch.autograd.Function):
         whole_rows: bool,
         unit_norm: bool,
     ) -> tuple[Tensor, Tensor]:
-        limits = limits_of(z.device)
+        limits = limits_of(z)
         safe = _safe(z, temperature, unit_norm, limits.host)
         work = _Pass(row_loss, temperature, weighting, whole_rows, safe, ctx.needs_input_grad[0])
         small = chunk is None and len(z) <= limits.one_block
@@ -188,7 +188,7 @@ class _Streamed(torch.autograd.Function):
             if not ctx.small:
                 raise RuntimeError(
                     "the streamed loss keeps its first derivative only, so it cannot be differentiated twice; "
-                    f"use a batch of at most {limits_of(z.device).one_block} rows and chunk=None, "
+                    f"use a batch of at most {limits_of(z).one_block} rows and chunk=None, "
                     "or drop create_graph=True"
                 )
             (gradient,) = torch.autograd.grad(ctx.definition(z)[0], z, create_graph=True)
@@ -295,7 +295,7 @@ class _Pass:
 
     def zeros(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Where losses and valid anchors of the chunks are added up."""
-        return z.new_zeros((), dtype=torch.promote_types(z.dtype, limits_of(z.device).scalars)), y.new_zeros(())
+        return z.new_zeros((), dtype=torch.promote_types(z.dtype, limits_of(z).scalars)), y.new_zeros(())
 
     def differentiate(
         self, s: Tensor, window_s: Tensor, exponentials: Tensor, y: Tensor, rows: slice, window: slice
@@ -363,7 +363,7 @@ def chunk_size(z: Tensor, chunk: int | None) -> int:
     """Anchors handled at a time: `chunk`, or what the device likes."""
     if chunk is not None:
         return chunk
-    limits = limits_of(z.device)
+    limits = limits_of(z)
     least, most = limits.chunk_rows
     return max(least, min(most, limits.chunk_bytes // (max(len(z), 1) * z.element_size())))
 
