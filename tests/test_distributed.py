@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import traceback
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairmargin import distributed, losses
-from fairmargin.losses import moments
+from fairmargin.losses import limits
 from tests.losses import reference as ref
 
 gather = distributed.gather
@@ -88,11 +89,15 @@ def worker(rank, port, failures):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    # 80 rows would take the pairs: make the cells' all-reduce run.
-    moments.MATRIX_UP_TO = 0
+    # 80 rows would take the pairs: make the cells' all-reduce run. Then as on an accelerator, which gathers features.
+    cells, accelerator = replace(limits.LIMITS["cpu"], matrix=0), limits.LIMITS["cuda"]
+    cases = [(name, cells) for name in [*GATHERED, *REDUCED]] + [(name, accelerator) for name in REDUCED]
     try:
-        for name in [*GATHERED, *REDUCED]:
-            (expected, expected_gradients), (value, gradients) = one_process(name), two_processes(rank, name)
+        for name, row in cases:
+            limits.LIMITS["cpu"] = cells
+            expected, expected_gradients = one_process(name)
+            limits.LIMITS["cpu"] = row
+            value, gradients = two_processes(rank, name)
             if abs(value - expected) > 1e-9 * max(1, abs(expected)):
                 failures.put(f"{name}: rank {rank} has the value {value}, one process {expected}")
             worst = max((a - c).abs().max().item() for a, c in zip(gradients, expected_gradients, strict=True))

@@ -6,6 +6,7 @@ import torch
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.data.split import ArraySplit
+from fairmargin.losses.looks import checked
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import Method
 from fairmargin.optimise import player, schedule
@@ -73,6 +74,24 @@ def test_random_numbers_depend_on_seed_and_step_only():
     fit(second, 1, steps=3)
     assert again.drawn == whole.drawn[1:]
     assert len(set(whole.drawn)) == 3
+
+
+def test_values_are_checked_in_the_first_step_and_then_as_the_device_likes():
+    class Looking(Alternating):
+        def updates(self, batch, step):
+            for update in super().updates(batch, step):
+                looks.append((step, checked(torch.empty(0, device="meta"))))
+                yield update
+
+    looks = []
+    run = training(Looking())
+    fit(run, 1)
+    resumed = training(Looking())
+    resumed.load_state_dict(run.state_dict())
+    fit(resumed, 2, steps=5)
+    first = {0, 3}
+    assert looks == [(step, step in first) for step in range(5) for _ in range(2)]
+    assert not checked(torch.empty(0, device="meta"))
 
 
 def test_the_schedule_follows_the_position():

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fairmargin import distributed
+from fairmargin import distributed, losses
 from fairmargin.batch import Batch
 from fairmargin.choices import check_choice
 from fairmargin.data.loader import Loader
@@ -54,6 +55,8 @@ class Training:
         # Half precision loses small gradients unless they are scaled; the other precisions have float32's range.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.step = 0
+        # Accelerators are waited for to check values in the first step of a run, begun or resumed, and not again.
+        self.values_checked = False
         self.ended_at: int | None = None  # the step after which the method was told that it was the last
         self.rates: dict[str, float] = {}  # of the players that moved in the last step
         distributed.synchronise_batch_norm(method)
@@ -121,6 +124,7 @@ class Training:
                     self._cause(batch, f"the gradients of player {name!r} are not finite at any scale of its loss")
                 )
         self.rates = {name: rate for name, rate in self.rates.items() if name in moved}
+        self.values_checked = True
         self.step += 1
 
     def _next_of(self, loader: Loader) -> Batch:
@@ -137,7 +141,8 @@ class Training:
         dtype = PRECISIONS[self.precision]
         while True:
             try:
-                with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
+                look = nullcontext() if self.values_checked else losses.check(True)
+                with look, torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
                     item = next(updates, None)
             except ValueError as error:  # losses refuse features that are not finite
                 if _finite(batch.images) and all(_finite(p) for p in self.method.parameters()):

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from fairmargin import losses
-from fairmargin.losses import contrastive, pairs
+from fairmargin.losses import contrastive, limits, pairs
 from tests.losses import reference as ref
 
 EPSILONS = [0.0, 0.1, 0.5, 2.0, 20.0, math.inf]
@@ -200,7 +200,7 @@ def test_float32_gradient_is_right_at_low_temperature(temperature):
 def test_large_batch_is_streamed_and_equals_dense(name, classes):
     """Few large classes, many, and about one sample in each."""
     n = 900
-    assert n > pairs.ONE_BLOCK_UP_TO
+    assert n > limits.LIMITS["cpu"].one_block
     z, y, _ = ref.random_batch(8, n=n, d=16, classes=classes)
     z = z[:, 0]
     form = name.split("-")[1]

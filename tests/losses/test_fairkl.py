@@ -1,12 +1,13 @@
 import importlib
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from fairmargin import losses
-from fairmargin.losses import moments
+from fairmargin.losses import limits, moments
 from tests.losses import reference as ref
 
 module = importlib.import_module("fairmargin.losses.fairkl")  # the package's attribute of that name is the function
@@ -15,10 +16,18 @@ DIVERGENCES = ["kl", "jeffreys", "moments", "mean", "lognormal", "absolute-mean"
 OF_DISTANCES = ["kl", "jeffreys", "moments", "mean"]  # whose sums come from groups too
 
 
+def matrix_up_to(monkeypatch, rows):
+    """Batches of more rows take the linear way."""
+    monkeypatch.setitem(limits.LIMITS, "cpu", replace(limits.LIMITS["cpu"], matrix=rows))
+
+
+DIVERGENCES = ["kl", "jeffreys", "moments", "mean", "lognormal"]
+
+
 @pytest.fixture
 def by_cells(monkeypatch):
     """Small batches take the linear way too."""
-    monkeypatch.setattr(moments, "MATRIX_UP_TO", 0)
+    matrix_up_to(monkeypatch, 0)
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)
@@ -44,7 +53,7 @@ def test_cells_equal_pairs_in_value_and_gradient(monkeypatch, divergence, scope,
     settings = {"divergence": divergence, "scope": scope, "negatives": negatives}
     results = []
     for limit in (0, 1000):
-        monkeypatch.setattr(moments, "MATRIX_UP_TO", limit)
+        matrix_up_to(monkeypatch, limit)
         x = z[:, 0].clone().requires_grad_()
         value = losses.fairkl(x, y, b, **settings)
         results.append((value.item(), torch.autograd.grad(value, x)[0]))
@@ -97,7 +106,7 @@ def test_compiled_with_unknown_bias(settings):
 
 
 def test_many_cells_fall_back_to_pairs(monkeypatch):
-    monkeypatch.setattr(moments, "MATRIX_UP_TO", 0)
+    matrix_up_to(monkeypatch, 0)
     called = []
     monkeypatch.setattr(moments, "_CellSums", called)
     z, y, b = ref.random_batch(14, n=40, d=8, classes=40, biases=40)
@@ -116,7 +125,7 @@ class TestAuthors:
     @pytest.mark.parametrize("spread", [True, False])
     @pytest.mark.parametrize("limit", [0, 1000])
     def test_equals_loops(self, monkeypatch, spread, limit):
-        monkeypatch.setattr(moments, "MATRIX_UP_TO", limit)
+        matrix_up_to(monkeypatch, limit)
         z, y, b = ref.random_batch(15, n=40, d=4, classes=2, biases=2)
         value = losses.fairkl(z, y, b, variant="authors", divergence="kl" if spread else "mean")
         assert value.item() == pytest.approx(ref.fairkl_authors(ref.unit(z[:, 0]), y.tolist(), b.tolist(), spread))
@@ -362,7 +371,7 @@ class TestDegenerate:
         ids=["one", "unknown", "distinct"],
     )
     def test_no_term_is_an_attached_zero(self, monkeypatch, limit, scope, b):
-        monkeypatch.setattr(moments, "MATRIX_UP_TO", limit)
+        matrix_up_to(monkeypatch, limit)
         z = torch.randn(6, 3, requires_grad=True)
         value = losses.fairkl(z, torch.zeros(6, dtype=torch.long), b, scope=scope)
         value.backward()

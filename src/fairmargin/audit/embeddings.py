@@ -244,7 +244,7 @@ def fairkl_by_class(features: Tensor, labels: Tensor, bias: Tensor, classes: int
     KL(N_A ‖ N_C) of distances for positives and negatives, without a floor on the variance, and None where a set has
     fewer than two pairs or no spread. "fairkl" is the loss itself: the same with the floor, positives plus negatives.
     """
-    _, y, _, sums, _ = set_sums(features, labels, bias, 2, True, None, True, False, None)  # [known, 4 sets, 4 sums]
+    _, y, _, sums, _, _ = set_sums(features, labels, bias, 2, True, None, True, False, None)  # [known, 4 sets, 4 sums]
     return [_divergence(sums[y == k].sum(0)) for k in range(classes)]
 
 

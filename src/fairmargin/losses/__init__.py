@@ -2,7 +2,8 @@
 
     loss = losses.eps_supinfonce(z, y, epsilon=0.25) + losses.fairkl(z, y, b)
 
-Features may be [N, D] or [N, V, D]. The capitalised names are `nn.Module` shells over the functions.
+Features may be [N, D] or [N, V, D]. The capitalised names are `nn.Module` shells over the functions. `check` says on
+which devices values are checked.
 """
 
 from fairmargin.losses.bias_contrastive import biascon, softcon
@@ -20,6 +21,7 @@ from fairmargin.losses.dependence import hsic
 from fairmargin.losses.end import end
 from fairmargin.losses.fairkl import FairKLTerms, fairkl, fairkl_terms
 from fairmargin.losses.information import InformationBounds, information_bounds, information_bounds_from_scores
+from fairmargin.losses.looks import check
 from fairmargin.losses.margin import l_softmax, l_softmax_anneal, large_margin
 from fairmargin.losses.modules import (
     HSIC,
@@ -59,6 +61,7 @@ __all__ = [
     "SupConIn",
     "bias_balanced_cross_entropy",
     "biascon",
+    "check",
     "end",
     "eps_infonce",
     "eps_supcon",

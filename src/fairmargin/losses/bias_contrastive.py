@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from fairmargin.choices import check_choice
-from fairmargin.losses.contrastive import _supcon_out
+from fairmargin.losses.contrastive import _supcon_out, several_blocks
 from fairmargin.losses.fairkl import check_not_zero
 from fairmargin.losses.inputs import check_matrix, check_temperature, full_precision, rows, settled, unit
+from fairmargin.losses.operators import operator_above
 from fairmargin.losses.pairs import Weighting, mean_over_anchors
 
 
+@operator_above(several_blocks)
 def biascon(
     features: Tensor,
     labels: Tensor,
@@ -33,9 +35,10 @@ def biascon(
     if bias is None:
         raise ValueError("BiasCon needs bias labels; got None. Without them use softcon with bias_features")
     z, (y, b) = rows(features, labels, bias, names=("labels", "bias"), unit_norm=unit_norm)
-    return _weighted_supcon(z, y, Weighting(b, _differ), temperature, anchors, chunk)
+    return _weighted_supcon(z, y, Weighting(b, _differ), temperature, anchors, unit_norm, chunk)
 
 
+@operator_above(several_blocks)
 def softcon(
     features: Tensor,
     labels: Tensor,
@@ -53,16 +56,29 @@ def softcon(
     g = unit(full_precision(bias_features.detach())).to(z.dtype)
     if features.ndim == 3:
         g = g.repeat_interleave(features.shape[1], 0)
-    return _weighted_supcon(z, y, Weighting(g, _dissimilarity), temperature, anchors, chunk)
+    return _weighted_supcon(z, y, Weighting(g, _dissimilarity), temperature, anchors, unit_norm, chunk)
 
 
 def _weighted_supcon(
-    z: Tensor, labels: Tensor, weighting: Weighting, temperature: float, anchors: str, chunk: int | None
+    z: Tensor,
+    labels: Tensor,
+    weighting: Weighting,
+    temperature: float,
+    anchors: str,
+    unit_norm: bool,
+    chunk: int | None,
 ) -> Tensor:
     check_temperature(temperature)
     check_choice(anchors, "anchors", ("all", "valid"))
     return mean_over_anchors(
-        z, labels, _supcon_out, temperature=temperature, chunk=chunk, weighting=weighting, over=anchors
+        z,
+        labels,
+        _supcon_out,
+        temperature=temperature,
+        chunk=chunk,
+        weighting=weighting,
+        over=anchors,
+        unit_norm=unit_norm,
     )
 
 

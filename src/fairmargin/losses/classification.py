@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairmargin.losses.inputs import check_classes, check_ids, check_matrix, full_precision
+from fairmargin.losses.looks import checked
 
 PRIOR_FLOOR = 1e-9  # of the released code: an empty (bias, label) cell shifts its logit by −20.7, not by −∞
 
@@ -26,7 +27,7 @@ def bias_balanced_cross_entropy(logits: Tensor, labels: Tensor, bias: Tensor, pr
         raise ValueError(
             f"prior must be [biases, {x.shape[1]}], p(label | bias); got {list(prior.shape)}. Is it transposed?"
         )
-    if not torch.compiler.is_compiling() and len(bias) and int(bias.max()) >= len(prior):
+    if checked(bias) and len(bias) and int(bias.max()) >= len(prior):
         raise ValueError(
             f"bias has the value {int(bias.max())} but prior has only {len(prior)} rows, one for each bias value"
         )

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +18,18 @@ from torch.nn import functional as F
 
 from fairmargin.choices import check_choice
 from fairmargin.losses.inputs import check_epsilon, check_temperature, check_tensor, rows
-from fairmargin.losses.pairs import CHUNK_BYTES, ONE_BLOCK_UP_TO, Block, RowLoss, masked_logsumexp, mean_over_anchors
+from fairmargin.losses.limits import Limits, limits_of
+from fairmargin.losses.operators import operator_above
+from fairmargin.losses.pairs import Block, RowLoss, compiled_chunks, masked_logsumexp, mean_over_anchors
 
 TINY = 1e-30  # keeps 0/0 away from anchors without positives, which are masked out
+# Rows up to which form d holds all its triples at a time.
+ALL_TRIPLES = 512
+
+
+def several_blocks(rows: int, limits: Limits, settings: dict[str, Any]) -> bool:
+    """Whether a batch is streamed. Form d always counts its triples first, which no compiler can follow."""
+    return rows > limits.one_block or settings.get("chunk") is not None or settings.get("form") == "d"
 
 
 def eps_infonce(
@@ -38,6 +48,7 @@ def eps_infonce(
     return eps_supinfonce(features, labels, epsilon=epsilon, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
 
+@operator_above(several_blocks)
 def eps_supinfonce(
     features: Tensor,
     labels: Tensor,
@@ -71,11 +82,14 @@ def eps_supinfonce(
     check_epsilon(epsilon)
     settings = {"epsilon": epsilon, "positives": positives} if form == "c" else {"epsilon": epsilon}
     member: RowLoss = partial(FORMS[form], **settings)
-    if form == "d" and chunk is None:
-        chunk = _chunk_of_triples(features, labels)
-    return _family(features, labels, member, temperature, unit_norm, chunk, whole_rows=form in "bd")
+    if form == "d":
+        chunk = _chunk_of_triples(features, labels) if chunk is None else chunk
+        with compiled_chunks(False):  # it counts its positives, which no compiler can follow
+            return _family(features, labels, member, temperature, unit_norm, chunk, whole_rows=True)
+    return _family(features, labels, member, temperature, unit_norm, chunk, whole_rows=form == "b")
 
 
+@operator_above(several_blocks)
 def eps_supcon(
     features: Tensor,
     labels: Tensor | None,
@@ -108,6 +122,7 @@ def supcon(
     return eps_supcon(features, labels, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
 
+@operator_above(several_blocks)
 def supcon_in(
     features: Tensor,
     labels: Tensor | None = None,
@@ -247,15 +262,15 @@ def _family(
     )
 
 
-def _chunk_of_triples(features: Tensor, labels: Tensor) -> int | None:
+def _chunk_of_triples(features: Any, labels: Any) -> int | None:
     """Form d holds anchors × positives × rows at a time: few anchors when the batch is large."""
-    if not (isinstance(features, Tensor) and isinstance(labels, Tensor)) or torch.compiler.is_compiling():
+    if not (isinstance(features, Tensor) and isinstance(labels, Tensor)):
         return None  # _family says what is wrong
     n = features.shape[:-1].numel()
-    if n <= ONE_BLOCK_UP_TO or labels.ndim != 1 or not len(labels):
+    if n <= ALL_TRIPLES or labels.ndim != 1 or not len(labels):
         return None
     most = int(labels.unique(return_counts=True)[1].max()) * n // len(labels)
-    return max(1, CHUNK_BYTES // (4 * n * most))
+    return max(1, limits_of(features).chunk_bytes // (4 * n * most))
 
 
 def image_of_each_view(features: Tensor) -> Tensor:
@@ -273,7 +288,7 @@ def _usable(block: Block, epsilon: float) -> tuple[Tensor, Tensor]:
     """(L, valid anchors); at ε = ∞ an anchor without negatives is not valid, and its L is made finite."""
     valid = block.mass > 0
     if epsilon == math.inf:
-        return _finite(block.log_negatives), valid & (block.log_negatives > -math.inf)
+        return _finite(block.log_negatives), valid & (block.log_negatives != -math.inf)
     return block.log_negatives, valid
 
 
@@ -287,5 +302,8 @@ def _log_margin(gap: Tensor, epsilon: float) -> Tensor:
 
 
 def _finite(log_sum: Tensor) -> Tensor:
-    """0, without gradient, for the log of an empty sum: anchors that have none are masked out afterwards."""
-    return torch.where(log_sum > -math.inf, log_sum, 0)
+    """0, without gradient, for the log of an empty sum: anchors that have none are masked out afterwards.
+
+    A NaN stays one, and shows in the loss.
+    """
+    return torch.where(log_sum != -math.inf, log_sum, 0)

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 
 from fairmargin.choices import check_choice
+from fairmargin.losses.centred import number_groups
 from fairmargin.losses.inputs import rows
+from fairmargin.losses.limits import limits_of
 
 
 def end(
@@ -31,33 +33,36 @@ def end(
     check_choice(pairs, "pairs", ("all", "released"))
     z, (y, b) = rows(features, labels, bias, names=("labels", "bias"), unit_norm=unit_norm)
     with torch.autocast(z.device.type, enabled=False):
-        known = b >= 0
-        z, y, b = z[known], y[known], b[known]
-        zero = 0 * z.sum()
         dtype = z.dtype
-        z = z.double() if z.device.type != "mps" else z  # ‖Σz‖² − N cancels
+        z = z.to(torch.promote_types(dtype, limits_of(z).scalars))  # ‖Σz‖² − N cancels
+        # By weight and not by selection, which an accelerator would have to be waited for.
+        known = (b >= 0).to(z.dtype)
+        z = z * known[:, None]
+        label, bias = number_groups(y), number_groups(b)
 
-        within_bias, pairs_of_bias = _pair_sums(z, b)
+        within_bias, pairs_of_bias = _pair_sums(z, known, bias)
         perpendicular = within_bias.abs().sum() / pairs_of_bias.sum().clamp_min(1)
 
         if pairs == "all":
-            of_class, pairs_of_class = (x.sum() for x in _pair_sums(z, y))
-            of_cell, pairs_of_cell = (x.sum() for x in _pair_sums(z, torch.stack([y.long(), b.long()], 1)))
+            of_class, pairs_of_class = (x.sum() for x in _pair_sums(z, known, label))
+            cell = number_groups(label * len(z) + bias)
+            of_cell, pairs_of_cell = (x.sum() for x in _pair_sums(z, known, cell))
             s, count = of_class - of_cell, pairs_of_class - pairs_of_cell
         else:
             keep = (
                 (y[:, None] == y)
                 & (b[:, None] < b)
+                & (b[:, None] >= 0)
                 & torch.ones(len(z), len(z), dtype=torch.bool, device=z.device).tril(-1)
             )
             s, count = ((z @ z.T) * keep).sum(), keep.sum().to(z.dtype)
         parallel = torch.where(count > 0, 1 - (count + s) / 2 / count.clamp_min(1), 0)
-        return (disentangle * perpendicular + entangle * parallel).to(dtype) + zero
+        return (disentangle * perpendicular + entangle * parallel).to(dtype)
 
 
-def _pair_sums(z: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """For each group: Σ_{i>j} s_ij and the number of pairs."""
-    _, of, size = group.unique(dim=0, return_inverse=True, return_counts=True)
-    total = z.new_zeros(len(size), z.shape[1]).index_add(0, of, z)
-    itself = z.new_zeros(len(size)).index_add(0, of, z.square().sum(1))
-    return (total.square().sum(1) - itself) / 2, (size * (size - 1) / 2).to(z.dtype)
+def _pair_sums(z: Tensor, known: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """For each group: Σ_{i>j} s_ij and the number of pairs; a group is a number below N, most of which have no sample."""
+    total = torch.zeros_like(z).index_add(0, group, z)
+    itself = torch.zeros_like(known).index_add(0, group, z.square().sum(1))
+    size = torch.zeros_like(known).index_add(0, group, known)
+    return (total.square().sum(1) - itself) / 2, size * (size - 1) / 2

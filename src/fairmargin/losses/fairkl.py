@@ -7,13 +7,17 @@ and the regulariser is a divergence between the distance distributions of A and 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairmargin import distributed
 from fairmargin.choices import check_choice
+from fairmargin.losses.centred import about
 from fairmargin.losses.inputs import check_chunk, check_matrix, full_precision, rows, unit
+from fairmargin.losses.limits import Limits, limits_of
+from fairmargin.losses.looks import checked
 from fairmargin.losses.moments import (
     COUNT,
     FIRST,
@@ -26,6 +30,7 @@ from fairmargin.losses.moments import (
     self_pairs,
     set_sums,
 )
+from fairmargin.losses.operators import operator_above
 
 VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
 TINY = 1e-12  # with no floor at all, two sets without spread are equal and not 0/0
@@ -150,6 +155,21 @@ class FairKLTerms:
     dropped: Tensor  # bool
 
 
+def _several_chunks(rows: int, limits: Limits, settings: dict[str, Any]) -> bool:
+    """Whether the distances do not fit at once. Collectives stay outside of an operator."""
+    if settings.get("across_ranks"):
+        return False
+    return rows * rows > limits.pairs or settings.get("chunk") is not None
+
+
+def _pairs_and_dropped(features: Tensor, *, negatives: bool, variant: str, **_: Any) -> list[Tensor]:
+    """Empty tensors like what `FairKLTerms` holds after the value."""
+    sets = 4 if negatives or variant == "authors" else 2
+    dtype = torch.promote_types(features.dtype, limits_of(features).scalars)
+    return [features.new_empty(sets, dtype=dtype), features.new_empty((), dtype=torch.bool)]
+
+
+@operator_above(_several_chunks, _pairs_and_dropped)
 def fairkl_terms(
     features: Tensor,
     labels: Tensor,
@@ -201,7 +221,7 @@ def fairkl_terms(
         cue = _bias_cue(bias_features, features)
     with torch.autocast(z.device.type, enabled=False):
         anchors = scope == "anchor"
-        z, y, cue, sums, n = set_sums(
+        z, y, cue, sums, n, pivot = set_sums(
             z,
             y,
             cue,
@@ -213,34 +233,39 @@ def fairkl_terms(
             chunk,
         )
         if authors:
-            itself = self_pairs(z[cue >= 0]).sum(0)
+            # By weight and not by selection, which would be a look at the values.
+            itself = (self_pairs(z) * (cue >= 0)[:, None]).sum(0).to(sums)
             itself = distributed.all_reduce_sum(itself) if across_ranks else itself
+            sums = sums if pivot is None else about(sums, pivot, 0.0)
             value = _authors(sums[0], itself, n, spread=divergence != "mean")
             dropped = torch.zeros((), dtype=torch.bool, device=z.device)
         else:
             least = 1 if divergence in MEANS else 2
             size = None if normalise == "weights" else (n if anchors else n * n)
             value, dropped = _divergence(
-                sums, DIVERGENCES[divergence], variance_floor, least, size, across_ranks and anchors
+                sums, DIVERGENCES[divergence], variance_floor, least, size, across_ranks and anchors, pivot
             )
         return FairKLTerms(value.to(full_precision(features[:0]).dtype), sums[..., COUNT].detach().sum(0), dropped)
 
 
 def _divergence(
-    sums: Tensor, divergence: Divergence, floor: float, least: int, size: int | Tensor | None, across_ranks: bool
+    sums: Tensor,
+    divergence: Divergence,
+    floor: float,
+    least: int,
+    size: int | Tensor | None,
+    across_ranks: bool,
+    pivot: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Σ over signs of the mean over anchors (one, for scope "batch") of the divergence; sums [anchors, sets, 4]."""
     usable = (sums[..., COUNT].detach().unflatten(1, (-1, 2)) >= least).all(2)  # [anchors, signs]
-    whole = not torch.compiler.is_compiling() and bool(usable.all())
+    may_look = limits_of(sums).host and not torch.compiler.is_compiling()
+    whole = may_look and bool(usable.all())
     if not whole:  # what is dropped gets harmless moments first, so that no NaN reaches the gradient
-        sums = torch.where(usable.repeat_interleave(2, 1)[..., None], sums, sums.new_tensor([1, 1, 0, 1]))
-    _, mass, first, second = sums.unbind(-1)  # [anchors, sets]
-    mass = mass.detach()  # counts and weights have no gradient
-    divisor = mass if size is None else size
-    mean = first / divisor
-    # Σ w (x − μ)² / divisor = Σ w x² / divisor − 2μ² + μ²·mass/divisor
-    squared_mean = mean.square() if size is None else mean.square() * (2 - mass / size)
-    variance = (second / divisor - squared_mean).clamp_min(0)
+        harmless = sums.new_ones(4)
+        harmless[FIRST] = 0
+        sums = torch.where(usable.repeat_interleave(2, 1)[..., None], sums, harmless)
+    mean, variance = _mean_and_variance(sums, pivot, size)
     each = divergence(Moments(mean[:, ::2], variance[:, ::2]), Moments(mean[:, 1::2], variance[:, 1::2]), floor)
     if whole and len(each) == 1:
         return each.sum(), ~usable.any()
@@ -248,6 +273,21 @@ def _divergence(
     if across_ranks:
         total, count = distributed.all_reduce_sum(total), distributed.all_reduce_sum(count)
     return (total / count.clamp_min(1)).sum(), ~(count > 0).any()
+
+
+def _mean_and_variance(sums: Tensor, pivot: Tensor | None, size: int | Tensor | None) -> tuple[Tensor, Tensor]:
+    """Σwx/divisor and Σw(x−μ)²/divisor, the divisor being Σw or `size`; from sums about the pivot p, or about 0."""
+    _, mass, first, second = sums.unbind(-1)  # [anchors, sets]
+    mass = mass.detach()  # counts and weights have no gradient
+    divisor = mass if size is None else size
+    if pivot is None:
+        mean = first / divisor
+        # Σ w (x − μ)² / divisor = Σ w x² / divisor − 2μ² + μ²·mass/divisor
+        squared_mean = mean.square() if size is None else mean.square() * (2 - mass / size)
+        return mean, (second / divisor - squared_mean).clamp_min(0)
+    # With δ = μ − p: Σ w (x − μ)² = Σ w (x − p)² − 2δ·Σ w (x − p) + δ²·Σ w. For `size` None δ is a rounding error.
+    delta = first / divisor if size is None else (first + mass * pivot) / size - pivot
+    return pivot + delta, ((second - 2 * delta * first + mass * delta.square()) / divisor).clamp_min(0)
 
 
 def _authors(sums: Tensor, itself: Tensor, n: int | Tensor, spread: bool) -> Tensor:
@@ -258,7 +298,8 @@ def _authors(sums: Tensor, itself: Tensor, n: int | Tensor, spread: bool) -> Ten
     """
     count, first, second = sums[:, MASS], sums[:, FIRST], sums[:, SECOND]
     s, s2 = count - first / 2, count - first + second / 4  # Σs, Σs² of A⁺, C⁺, A⁻, C⁻
-    aligned = s.new_tensor([1, 0, 0, 0])
+    aligned = torch.zeros_like(s)
+    aligned[0] = 1
     count, s, s2 = count + aligned * itself[0], s + aligned * itself[1], s2 + aligned * itself[2]
     mean = s / count.clamp_min(1)
     value = (mean[1] - mean[0]) ** 2 + (mean[2] - mean[3]) ** 2 - mean[1] + mean[2]
@@ -286,7 +327,7 @@ def _bias_cue(bias_features: Tensor | None, features: Tensor) -> Tensor:
 
 
 def check_not_zero(bias_features: Tensor) -> None:
-    if torch.compiler.is_compiling():
+    if not checked(bias_features):
         return
     zero = (bias_features.detach() == 0).all(1).nonzero().flatten()
     if len(zero):

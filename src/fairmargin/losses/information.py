@@ -122,5 +122,5 @@ def _bounds(infonce: Tensor, infol1o: Tensor, negatives: Tensor, usable: Tensor,
 def _class_size(labels: Tensor) -> Tensor:
     """[N]: how many rows have the label of each row, itself included."""
     ordered = labels.sort().values
-    first, last = (torch.searchsorted(ordered, labels, right=right) for right in (False, True))
+    first, last = (torch.searchsorted(ordered, labels.contiguous(), right=right) for right in (False, True))
     return last - first

@@ -1,6 +1,7 @@
 """From what people pass to rows a loss can use, or a message that says what is wrong and what to do.
 
-Value checks (finite, in range) are skipped while `torch.compile` traces, because they depend on data.
+Value checks (finite, in range) are skipped while `torch.compile` traces, because they depend on data, and on
+accelerators, because Python would have to wait for the device (`losses.check`).
 """
 
 import math
@@ -8,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from fairmargin.losses.looks import checked
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 ROUNDING = 1e-6  # of a cosine in float32
@@ -89,11 +92,7 @@ def check_matrix(x: Tensor, name: str, *, views: bool = False, length: int | Non
             f"{name} has {x.shape[0]} rows but features has {length} samples; give one row for each sample"
         )
     # A NaN or inf always reaches the sum, which is much faster than looking at each entry.
-    if (
-        not torch.compiler.is_compiling()
-        and not math.isfinite(float(x.detach().sum()))
-        and not bool(x.isfinite().all())
-    ):
+    if checked(x) and not math.isfinite(float(x.detach().sum())) and not bool(x.isfinite().all()):
         bad = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten()
         raise ValueError(
             f"{name} has NaN or inf in {len(bad)} of {x.shape[0]} rows (first: row {int(bad[0])}); "
@@ -121,14 +120,14 @@ def check_ids(ids: Tensor, length: int, name: str, *, device: torch.device | Non
         raise ValueError(
             f"{name} is on {ids.device} but features is on {device}; move it with {name}.to(features.device)"
         )
-    if name == "bias" and not torch.compiler.is_compiling() and len(ids) and int(ids.min()) < -1:
+    if name == "bias" and checked(ids) and len(ids) and int(ids.min()) < -1:
         raise ValueError(f"bias must be ≥ 0, or −1 for unknown; got {int(ids.min())}. Recode the attribute from 0 up")
 
 
 def check_classes(labels: Tensor, n: int, classes: int, *, device: torch.device) -> None:
     """Labels that index `classes` columns."""
     check_ids(labels, n, "labels", device=device)
-    if torch.compiler.is_compiling() or not n:
+    if not checked(labels) or not n:
         return
     low, high = int(labels.min()), int(labels.max())
     if not 0 <= low <= high < classes:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ from fairmargin.choices import check_choice
 from fairmargin.losses.inputs import check_classes, check_matrix, full_precision
 
 
-def l_softmax(features: Tensor, weight: Tensor, labels: Tensor, *, margin: int = 4, anneal: float = 0.0) -> Tensor:
+def l_softmax(
+    features: Tensor, weight: Tensor, labels: Tensor, *, margin: int = 4, anneal: float | Tensor = 0.0
+) -> Tensor:
     """L-Softmax (Liu et al., ICML 2016): the true class must win by an m times larger angle.
 
     CE with the true logit ‖w_y‖‖h‖cos θ replaced by ‖w_y‖‖h‖ψ(θ),
@@ -21,8 +24,8 @@ def l_softmax(features: Tensor, weight: Tensor, labels: Tensor, *, margin: int =
         features: [N, D] inputs of the last layer, not normalised.
         weight: [K, D] of that layer, which has no bias. At test time use the plain logits `features @ weight.T`.
         margin: m ≥ 1; m = 1 is cross-entropy.
-        anneal: λ; without a large λ at the start nothing is learnt. `l_softmax_anneal` is the published schedule, stretched
-            to the length of the run.
+        anneal: λ, a number or a tensor; without a large λ at the start nothing is learnt. `l_softmax_anneal` is the
+            published schedule, stretched to the length of the run.
     """
     check_matrix(features, "features")
     check_matrix(weight, "weight")
@@ -54,13 +57,19 @@ def angular_margin(cosine: Tensor, margin: int) -> Tensor:
 PUBLISHED_STEPS = 30_000
 
 
-def l_softmax_anneal(step: int, *, least: float = 0.0, steps: int = PUBLISHED_STEPS) -> float:
+@overload
+def l_softmax_anneal(step: int, *, least: float = 0.0, steps: int = PUBLISHED_STEPS) -> float: ...
+@overload
+def l_softmax_anneal(step: Tensor, *, least: float = 0.0, steps: int = PUBLISHED_STEPS) -> Tensor: ...
+def l_softmax_anneal(step: int | Tensor, *, least: float = 0.0, steps: int = PUBLISHED_STEPS) -> float | Tensor:
     """λ at a training step: max(least, 1000·(1 + 2.5e-5·t)^−35), t = step·30000/steps.
 
     λ falls from 1000 to 1 within the first 29 % of `steps`. Until then the loss is cross-entropy for the most part, so
-    give a short run's own number of steps; the default is the published schedule.
+    give a short run's own number of steps; the default is the published schedule. Of a tensor λ stays on its device.
     """
-    t = step * PUBLISHED_STEPS / steps
+    t = step * (PUBLISHED_STEPS / steps)
+    if isinstance(t, Tensor):
+        return (1000 * (1 + 2.5e-5 * t) ** -35).clamp_min(least)
     return max(least, 1000 * (1 + 2.5e-5 * t) ** -35)
 
 

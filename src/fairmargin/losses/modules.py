@@ -19,6 +19,7 @@ from fairmargin.losses.contrastive import (
 from fairmargin.losses.dependence import hsic
 from fairmargin.losses.end import end
 from fairmargin.losses.fairkl import VARIANCE_FLOOR, fairkl_terms
+from fairmargin.losses.limits import limits_of
 from fairmargin.losses.margin import PUBLISHED_STEPS, l_softmax, l_softmax_anneal, large_margin
 
 
@@ -163,7 +164,8 @@ class FairKL(_Shell):
         terms = fairkl_terms(features, labels, bias, bias_features=bias_features, **self.settings)
         self.pairs = terms.pairs.long()
         self.calls = self.calls + 1
-        self.dropped = self.dropped + terms.dropped.to(self.dropped)
+        # The count follows the features: to bring them to it would be to wait for their device at every call.
+        self.dropped = self.dropped.to(terms.dropped.device) + terms.dropped
         return terms.value
 
 
@@ -271,7 +273,10 @@ class LSoftmax(nn.Module):
         return logits
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
-        anneal = l_softmax_anneal(int(self.steps), least=self.least_anneal, steps=self.anneal_steps)
+        # A number where it is free to read; elsewhere λ is computed on the device.
+        read = limits_of(self.steps).host and not torch.compiler.is_compiling()
+        step = int(self.steps) if read else self.steps.clone()
+        anneal = l_softmax_anneal(step, least=self.least_anneal, steps=self.anneal_steps)
         if self.training:
             self.steps += 1
         return l_softmax(features, self.last.weight, labels, margin=self.margin, anneal=anneal)

@@ -9,6 +9,9 @@ the sums over a group come from the matrix of similarities (`_MatrixSums`, small
   m_k = Σ z_i and M_k = Σ z_i z_iᵀ over each (label, bias) cell k:
   Σ_{i,j∈k} z_i·z_j = ‖m_k‖²,   Σ_{i,j∈k} (z_i·z_j)² = ‖M_k‖²,
 which is N·D² work instead of N²·D, exact, and adds up across processes.
+
+On accelerators float64 is slow or missing, and to count cells is to wait for the device: the sums come from centred.py,
+but for batches so large that cells pay nevertheless (limits.py).
 """
 
 from collections.abc import Callable
@@ -21,12 +24,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fairmargin import distributed
+from fairmargin.losses.centred import centred_sums, pooled
 from fairmargin.losses.inputs import settled, unit
+from fairmargin.losses.limits import limits_of
 from fairmargin.losses.pairs import equality
 
 DISTANCE_FLOOR = 1e-4  # below which log d is not taken: duplicates have d = 0
-MATRIX_UP_TO = 1536  # rows; above, cells are faster when there are few of them (docs/performance.md)
-CHUNK_PAIRS = 1 << 21  # distances held at a time
 
 Measure = Callable[[Tensor], Tensor]  # of the distances d, what is added up in their place
 
@@ -55,43 +58,55 @@ def set_sums(
     unit_norm: bool,
     across_ranks: bool,
     chunk: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, int | Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int | Tensor, Tensor | None]:
     """(count, Σw, Σwx, Σwx²) of A⁺, C⁺[, A⁻, C⁻]: [1 or anchors, sets, 4], x = measure(d), or d itself without one.
 
-    Gives (z, y, cue of this rank's samples with known bias, the sums, how many such samples there are on all ranks).
+    Gives (z, y, cue of this rank's samples with known bias, the sums, how many such samples there are on all ranks,
+    what the sums are about: p [1 or anchors, sets] for Σw(x−p) and Σw(x−p)², None for 0).
     """
-    labelled = not cue.is_floating_point() and not torch.compiler.is_compiling()
+    limits = limits_of(z)
+    by_labels = not cue.is_floating_point() and not torch.compiler.is_compiling()
+    # On an accelerator samples of unknown bias stay, as while a compiler traces, unless cells are worth a look.
+    labelled = by_labels and (limits.host or (len(z) > limits.matrix and measure is None and chunk is None))
     if labelled and not bool((known := cue >= 0).all()):
         z, y, cue = z[known], y[known], cue[known]
     by_groups = labelled and measure is None and chunk is None
-    few = len(z) <= MATRIX_UP_TO and not across_ranks
+    few = limits.host and len(z) <= limits.matrix and not across_ranks
     # _MatrixSums adds up in float64 by itself; elsewhere the features are taken there.
-    z = z if by_groups and few and not anchors else z.to(precise(z))
-    z = unit(z) if unit_norm else z
+    wide = z if by_groups and few and not anchors else z.to(precise(z))
+    if by_groups and not few:
+        wide = z.to(limits.scalars)
+    z = unit(wide) if unit_norm else wide
     if by_groups and few:
         sums = _combine(_matrix_by_anchor(z, y, cue, signs)) if anchors else _MatrixSums.apply(z, y, cue, signs)
-        return z, y, cue, sums, len(z)
+        return z, y, cue, sums, len(z), None
     if by_groups:
         cells = _cells(y, cue, across_ranks)
         # Few cells: N·D² work. With about as many cells as samples the M_k would outgrow the features themselves.
         if cells.number * z.shape[1] <= 4 * max(cells.samples, 1):
             groups = (_cells_by_anchor if anchors else _CellSums.apply)(z, cells, signs, across_ranks)
-            return z, y, cue, _combine(groups), cells.samples
+            return z, y, cue, _combine(groups), cells.samples, None
     all_z, all_y, all_cues = distributed.gather(z, y, cue) if across_ranks else (z, y, cue)
     # While a compiler traces, samples of unknown bias are still there: they are in no pair, and are not counted either.
     number = len(all_z) if labelled or cue.is_floating_point() else (all_cues >= 0).sum()
-    return z, y, cue, _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, measure, chunk), number
+    if limits.host:
+        return z, y, cue, _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, measure, chunk), number, None
+    sums, pivot = centred_sums(all_z, all_y, all_cues, signs, measure, unit_norm, chunk)
+    if not anchors:
+        sums, pivot = pooled(sums, pivot)
+    return z, y, cue, sums, number, pivot
 
 
 def precise(z: Tensor) -> torch.dtype:
-    return torch.float64 if z.device.type != "mps" else z.dtype  # which has no float64
+    """What pairs are computed in: float64 where it is fast."""
+    return torch.float64 if limits_of(z).host else z.dtype
 
 
 def _sums_by_pairs(
     z: Tensor, y: Tensor, cue: Tensor, signs: int, anchors: bool, measure: Measure | None, chunk: int | None
 ) -> Tensor:
     n = len(z)
-    size = chunk or max(1, CHUNK_PAIRS // max(n, 1))
+    size = chunk or max(1, limits_of(z).pairs // max(n, 1))
     if n <= size:
         return _pair_sums(z, y, cue, z, y, cue, 0, signs, anchors, measure)
     parts = []
@@ -300,7 +315,7 @@ class _CellSums(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "FairKL of a large batch keeps its first derivative only, so it cannot be differentiated twice; "
-                f"use a batch of at most {MATRIX_UP_TO} rows, or drop create_graph=True"
+                f"use a batch of at most {limits_of(grad).matrix} rows, or drop create_graph=True"
             )
         order, m, M = ctx.saved_tensors
         if ctx.across_ranks:

@@ -12,26 +12,25 @@ gradient to autograd: the definition. `streamed` walks over chunks of anchors an
   ∂ℓ/∂s_n = ∂ℓ/∂L · e^{s_n−L}, so G·z and Gᵀ·z_chunk are two products with the exponentials already there.
 
 Three N×N×D products and two passes over the similarities in all; memory chunk·N. A small batch is one chunk whose
-window is everything, which needs no sorting.
+window is everything, which needs no sorting. To know the windows is to look at the labels, for which an accelerator
+would have to be waited for: there the window is everything up to a size where that is the worse choice (limits.py).
 """
 
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairmargin.losses.inputs import check_chunk
+from fairmargin.losses.limits import Limits, limits_of
+from fairmargin.losses.looks import checked
 
-ONE_BLOCK_UP_TO = 512  # rows; above, narrow windows are faster (docs/performance.md)
-CHUNK_BYTES = (
-    16 << 20
-)  # of similarities held at a time, and between 64 and 256 anchors: large enough for fast products,
-CHUNK_ROWS = (64, 256)  # small enough for the cache and for a narrow window
 _FAR = 1e30  # below every similarity; a finite number, because exp and log of infinities take the slow path
 
 
@@ -84,11 +83,11 @@ def mean_over_anchors(
         whole_rows=whole_rows,
         unit_norm=unit_norm,
     )
-    if not torch.compiler.is_compiling() and not bool(valid):
+    if checked(z) and not bool(valid):
         warnings.warn(
             "no anchor in this batch has a positive (and, for epsilon=inf, a negative): the loss is 0. "
             "Use a larger batch, several views, or a class-balanced sampler",
-            stacklevel=4,
+            stacklevel=5,
         )
     if z.shape[0] == 0:
         return z.sum()  # 0, attached to the graph
@@ -110,7 +109,7 @@ def sum_over_anchors(
     check_chunk(chunk)
     with torch.autocast(z.device.type, enabled=False):
         # One graph for the compiler.
-        if torch.compiler.is_compiling() and chunk is None and z.shape[0] <= ONE_BLOCK_UP_TO:
+        if torch.compiler.is_compiling() and chunk is None and z.shape[0] <= limits_of(z).one_block:
             return dense(z, labels, row_loss, temperature=temperature, weighting=weighting)
         return streamed(
             z,
@@ -128,10 +127,30 @@ def dense(
     z: Tensor, labels: Tensor, row_loss: RowLoss, *, temperature: float, weighting: Weighting | None = None
 ) -> tuple[Tensor, Tensor]:
     """(Σ loss over valid anchors, their number) from the whole N×N matrix; gradients by autograd."""
-    s = z @ (z / temperature).T  # [N, N]
-    same = (labels[:, None] == labels[None, :]).to(z.dtype)
-    positive, negative = same - torch.eye(len(z), dtype=z.dtype, device=z.device), 1 - same
-    weight = _weights(positive, weighting, slice(None), slice(None))
+    number = torch.arange(len(z), device=z.device)
+    cue, rule = (weighting.cue, weighting.rule) if weighting else (labels, None)
+    return _dense_rows(z, z, labels, labels, number, cue, cue, rule=rule, row_loss=row_loss, temperature=temperature)
+
+
+def _dense_rows(
+    z_rows: Tensor,
+    z: Tensor,
+    y_rows: Tensor,
+    y: Tensor,
+    number: Tensor,
+    cue_rows: Tensor,
+    cue: Tensor,
+    *,
+    rule: Callable[[Tensor, Tensor], Tensor] | None,
+    row_loss: RowLoss,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """The same for some anchors, which are the rows `number` of z."""
+    s = z_rows @ (z / temperature).T  # [c, N]
+    same = (y_rows[:, None] == y[None, :]).to(z.dtype)
+    itself = (number[:, None] == torch.arange(len(z), device=z.device)).to(z.dtype)
+    positive, negative = same - itself, 1 - same
+    weight = positive if rule is None else positive * rule(cue_rows, cue)
     loss, valid = row_loss(Block(s, positive, negative, weight, masked_logsumexp(s, negative), weight.sum(1)))
     return loss.sum(), valid.sum()
 
@@ -167,13 +186,18 @@ class _Streamed(torch.autograd.Function):
         whole_rows: bool,
         unit_norm: bool,
     ) -> tuple[Tensor, Tensor]:
-        # |s| ≤ max‖z‖²/τ (Cauchy–Schwarz): when that is small no exponential can overflow or vanish and no row maximum
-        # is needed, which saves two passes over the similarities.
-        longest = 1.0 if unit_norm or not len(z) else float(z.square().sum(1).max())
-        safe = longest / temperature < math.log(torch.finfo(z.dtype).max) / 2 - 4
+        limits = limits_of(z)
+        safe = _safe(z, temperature, unit_norm, limits.host)
         work = _Pass(row_loss, temperature, weighting, whole_rows, safe, ctx.needs_input_grad[0])
-        small = chunk is None and len(z) <= ONE_BLOCK_UP_TO
-        total, valid, gradient = work.one_block(z, labels) if small else work.by_chunks(z, labels, chunk)
+        small = chunk is None and len(z) <= limits.one_block
+        if small:
+            total, valid, gradient = work.one_block(z, labels)
+        elif compiles_chunks(limits):
+            total, valid, gradient = work.by_compiled_chunks(z, labels, chunk)
+        elif len(z) > limits.windows:
+            total, valid, gradient = work.by_chunks(z, labels, chunk)
+        else:
+            total, valid, gradient = work.by_whole_rows(z, labels, chunk)
         ctx.mark_non_differentiable(valid)
         ctx.definition = partial(dense, labels=labels, row_loss=row_loss, temperature=temperature, weighting=weighting)
         ctx.small = small
@@ -187,7 +211,8 @@ class _Streamed(torch.autograd.Function):
             if not ctx.small:
                 raise RuntimeError(
                     "the streamed loss keeps its first derivative only, so it cannot be differentiated twice; "
-                    f"use a batch of at most {ONE_BLOCK_UP_TO} rows and chunk=None, or drop create_graph=True"
+                    f"use a batch of at most {limits_of(z).one_block} rows and chunk=None, "
+                    "or drop create_graph=True"
                 )
             (gradient,) = torch.autograd.grad(ctx.definition(z)[0], z, create_graph=True)
         return grad_total * gradient, None, None, None, None, None, None, None
@@ -220,7 +245,7 @@ class _Pass:
         weighting = self.weighting and Weighting(self.weighting.cue[order], self.weighting.rule)
         work = replace(self, weighting=weighting)
         gradient = torch.zeros_like(z)
-        total, valid = z.new_zeros((), dtype=torch.float64 if z.device.type != "mps" else z.dtype), y.new_zeros(())
+        total, valid = self.zeros(z, y)
         for rows, window, s in _chunks(z, y, self.temperature, chunk, self.whole_rows):
             window_s = s[:, window].clone()
             chunk_total, chunk_valid, g_window, share = work.differentiate(s, window_s, s, y, rows, window)
@@ -239,6 +264,61 @@ class _Pass:
         unsorted = torch.empty_like(gradient)
         unsorted[order] = gradient / self.temperature
         return total.to(z.dtype), valid, unsorted
+
+    def by_whole_rows(self, z: Tensor, y: Tensor, chunk: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Chunks of anchors against every row: more passes than `by_chunks`, and no look at the labels."""
+        everything = slice(0, len(z))
+        gradient = torch.zeros_like(z)
+        total, valid = self.zeros(z, y)
+        for rows in _slices(len(z), chunk_size(z, chunk)):
+            z_rows = z[rows]
+            s = (z_rows / self.temperature) @ z.T
+            exponentials = torch.empty_like(s)
+            chunk_total, chunk_valid, g_window, share = self.differentiate(s, s, exponentials, y, rows, everything)
+            total += chunk_total
+            valid += chunk_valid
+            if g_window is None:
+                continue
+            G = g_window if share is None else torch.addcmul(g_window, share, exponentials)
+            gradient[rows] += G @ z
+            gradient.addmm_(G.T, z_rows)
+        return total.to(z.dtype), valid, gradient / self.temperature if self.need_gradient else None
+
+    def by_compiled_chunks(self, z: Tensor, y: Tensor, chunk: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The same, each chunk by the definition: the compiler fuses its passes, forward and backward."""
+        some_rows = _compiled_rows(CHUNK_BACKEND)
+        gradient = torch.zeros_like(z)
+        total, valid = self.zeros(z, y)
+        number = torch.arange(len(z), device=z.device)
+        cue, rule = (self.weighting.cue, self.weighting.rule) if self.weighting else (y, None)
+        for rows in _slices(len(z), chunk_size(z, chunk)):
+            z_rows, z_all = z[rows].detach(), z.detach()
+            with torch.enable_grad():
+                z_rows.requires_grad_(self.need_gradient)
+                z_all.requires_grad_(self.need_gradient)
+                chunk_total, chunk_valid = some_rows(
+                    z_rows,
+                    z_all,
+                    y[rows],
+                    y,
+                    number[rows],
+                    cue[rows],
+                    cue,
+                    rule=rule,
+                    row_loss=self.row_loss,
+                    temperature=self.temperature,
+                )
+            total += chunk_total.detach()
+            valid += chunk_valid
+            if self.need_gradient:
+                g_rows, g_all = torch.autograd.grad(chunk_total, (z_rows, z_all))
+                gradient += g_all
+                gradient[rows] += g_rows
+        return total.to(z.dtype), valid, gradient if self.need_gradient else None
+
+    def zeros(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Where losses and valid anchors of the chunks are added up."""
+        return z.new_zeros((), dtype=torch.promote_types(z.dtype, limits_of(z).scalars)), y.new_zeros(())
 
     def differentiate(
         self, s: Tensor, window_s: Tensor, exponentials: Tensor, y: Tensor, rows: slice, window: slice
@@ -291,8 +371,7 @@ def _chunks(
     n = len(z)
     if n == 0:
         return
-    least, most = CHUNK_ROWS
-    size = min(n, chunk or max(least, min(most, CHUNK_BYTES // (n * z.element_size()))))
+    size = min(n, chunk_size(z, chunk))
     starts = list(range(0, n, size))
     stops = [min(start + size, n) for start in starts]
     first = torch.searchsorted(y, y[starts]).tolist()
@@ -301,6 +380,59 @@ def _chunks(
     for start, stop, low, high in zip(starts, stops, first, last, strict=True):
         s = torch.mm(z[start:stop] / temperature, z.T, out=buffer[: stop - start])
         yield slice(start, stop), slice(0, n) if whole_rows else slice(low, high), s
+
+
+def chunk_size(z: Tensor, chunk: int | None) -> int:
+    """Anchors handled at a time: `chunk`, or what the device likes."""
+    if chunk is not None:
+        return chunk
+    limits = limits_of(z)
+    least, most = limits.chunk_rows
+    return max(least, min(most, limits.chunk_bytes // (max(len(z), 1) * z.element_size())))
+
+
+def _slices(n: int, size: int) -> Iterator[slice]:
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))
+
+
+def _safe(z: Tensor, temperature: float, unit_norm: bool, host: bool) -> bool:
+    """Whether no exponential can overflow or vanish, so that no row maximum is needed: two passes fewer.
+
+    |s| ≤ max‖z‖²/τ (Cauchy–Schwarz).
+    """
+    if unit_norm or not len(z):
+        longest = 1.0
+    elif host:
+        longest = float(z.square().sum(1).max())
+    else:
+        return False  # not known without a look
+    return longest / temperature < math.log(torch.finfo(z.dtype).max) / 2 - 4
+
+
+# Of the chunks, where the whole loss is one operator of a compiled graph (operators.py).
+CHUNK_BACKEND = "inductor"
+_compiled_chunks = False
+
+
+@contextmanager
+def compiled_chunks(on: bool) -> Iterator[None]:
+    """Inside, chunks are compiled on the devices that like it, or are not."""
+    global _compiled_chunks
+    before, _compiled_chunks = _compiled_chunks, on
+    try:
+        yield
+    finally:
+        _compiled_chunks = before
+
+
+def compiles_chunks(limits: Limits) -> bool:
+    return limits.compile_chunks and _compiled_chunks
+
+
+@cache
+def _compiled_rows(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    return torch.compile(_dense_rows, backend=backend)
 
 
 def _weights(positive: Tensor, weighting: Weighting | None, rows: slice, columns: slice) -> Tensor:
@@ -321,4 +453,5 @@ def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
         return x.new_full((len(x),), -math.inf)
     top = (x.detach() + (mask - 1) * _FAR).amax(1, keepdim=True)
     sums = ((x - top).clamp_max(0).exp() * mask).sum(1)  # the clamp touches masked entries only: they may overflow
-    return torch.where(sums > 0, torch.where(sums > 0, sums, 1).log() + top[:, 0], -math.inf)
+    none = sums == 0  # and not of a NaN, which must show
+    return torch.where(none, -math.inf, torch.where(none, 1, sums).log() + top[:, 0])

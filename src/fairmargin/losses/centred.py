@@ -1,0 +1,150 @@
+"""FairKL's sums over pairs in the precision of the features: for devices where float64 is slow or missing.
+
+E[d²] − E[d]² of nearly equal distances loses every digit in float32. Nothing here is such a difference of large numbers:
+  d_ij = ‖u_i − u_j‖² = ‖u_i‖² + ‖u_j‖² − 2 u_i·u_j,   u = z − c, where c is the mean of the label for pairs of one
+         label, and of the batch for the others: d has few lost digits however close features are (2 − 2 z_i·z_j has an
+         error of 1e-7, whatever d). c cancels, so no gradient flows into it;
+  Σw(x−p), Σw(x−p)²   about p, the mean over the anchor's pairs in the set; anchors are then moved to a common p.
+Only the sums of anchors, a few numbers each, are in `Limits.scalars`. No look at a value is needed either: samples of
+unknown bias stay where they are, with weight 0, and labels need not be counted.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from fairmargin.losses import pairs as blocks
+from fairmargin.losses.inputs import settled
+from fairmargin.losses.limits import limits_of
+
+TINY = 1e-30  # keeps 0/0 away from sets without pairs, which are dropped afterwards
+
+
+def centred_sums(
+    z: Tensor,
+    y: Tensor,
+    cue: Tensor,
+    signs: int,
+    measure: Callable[[Tensor], Tensor] | None,
+    unit_norm: bool,
+    chunk: int | None,
+) -> tuple[Tensor, Tensor]:
+    """(count, Σw, Σw(x−p), Σw(x−p)²) of A⁺, C⁺[, A⁻, C⁻] for each anchor [N, sets, 4], and p [N, sets].
+
+    x = measure(d), or d = 2 − 2 z_i·z_j itself without one.
+    """
+    n = len(z)
+    limits = limits_of(z)
+    size = chunk or max(1, limits.pairs // max(n, 1))
+    origins = [_mean_of_group(z.detach(), number_groups(y))]
+    if signs == 2:
+        origins.append(z.detach().mean(0))
+    rows = [z - origin for origin in origins]
+    lengths = [u.square().sum(1) + _missing(z, unit_norm) for u in rows]
+    number = torch.arange(n, device=z.device)
+    if n <= size:
+        sums = _anchor_sums(rows, lengths, y, cue, number, rows, lengths, y, cue, measure)
+    else:
+        one_chunk = _compiled_sums(blocks.CHUNK_BACKEND) if blocks.compiles_chunks(limits) else _anchor_sums
+        parts = []
+        for start in range(0, n, size):
+            r = slice(start, start + size)
+            # Recomputed in the backward pass: memory for one chunk of distances, not for all.
+            part = checkpoint(
+                one_chunk,
+                [u[r] for u in rows],
+                [a[r] for a in lengths],
+                y[r],
+                cue[r],
+                number[r],
+                rows,
+                lengths,
+                y,
+                cue,
+                measure,
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            parts.append(part)
+        sums = torch.cat(parts)
+    sums = sums.to(torch.promote_types(z.dtype, limits.scalars))
+    return sums[..., :4], sums[..., 4].detach()
+
+
+def pooled(sums: Tensor, pivot: Tensor) -> tuple[Tensor, Tensor]:
+    """All anchors as one: [1, sets, 4] about [1, sets].
+
+    Σw(x−P) = Σw(x−p) + Σw·(p−P),   Σw(x−P)² = Σw(x−p)² + 2(p−P)·Σw(x−p) + Σw·(p−P)²
+    """
+    _, mass, first, _ = sums.detach().unbind(-1)
+    common = ((first + mass * pivot).sum(0) / mass.sum(0).clamp_min(TINY))[None]
+    return about(sums, pivot, common).sum(0, keepdim=True), common
+
+
+def about(sums: Tensor, pivot: Tensor, other: Tensor | float) -> Tensor:
+    """The sums about another pivot."""
+    count, mass, first, second = sums.unbind(-1)
+    step = pivot - other
+    return torch.stack([count, mass, first + mass * step, second + 2 * step * first + mass * step.square()], -1)
+
+
+def number_groups(ids: Tensor) -> Tensor:
+    """A number below N for each of N ids, equal for equal ids; some numbers are not taken."""
+    return torch.searchsorted(ids.sort().values, ids.contiguous())
+
+
+def _mean_of_group(z: Tensor, group: Tensor) -> Tensor:
+    """For each row the mean of its group."""
+    total = torch.zeros_like(z).index_add(0, group, z)
+    size = z.new_zeros(len(z)).index_add(0, group, z.new_ones(len(z)))
+    return total[group] / size[group][:, None]
+
+
+def _missing(z: Tensor, unit_norm: bool) -> Tensor:
+    """1 − ‖z‖², so that 2 − 2 z_i·z_j = ‖z_i − z_j‖² + missing_i + missing_j: nothing for unit vectors, 1 for zeros."""
+    missing = 1 - z.square().sum(1)
+    return missing.detach().round() if unit_norm else missing
+
+
+def _anchor_sums(
+    u_a: list[Tensor],
+    length_a: list[Tensor],
+    y_a: Tensor,
+    cue_a: Tensor,
+    number: Tensor,
+    u: list[Tensor],
+    length: list[Tensor],
+    y: Tensor,
+    cue: Tensor,
+    measure: Callable[[Tensor], Tensor] | None,
+) -> Tensor:
+    """The four sums and the pivot of some anchors, the rows `number`, against all rows: [c, sets, 5]."""
+    dtype = u[0].dtype
+    same = (y_a[:, None] == y[None, :]).to(dtype)
+    known = (number[:, None] != torch.arange(len(y), device=y.device)).to(dtype)  # no self-pairs
+    if cue.is_floating_point():
+        aligned = settled((cue_a @ cue.T).clamp(0, 1)).to(dtype)
+    else:
+        aligned = (cue_a[:, None] == cue[None, :]).to(dtype)
+        known = known * ((cue_a[:, None] >= 0) & (cue[None, :] >= 0))
+    sets = []
+    for sign, label in enumerate((same, 1 - same)[: len(u)]):
+        d = length_a[sign][:, None] + length[sign] - 2 * u_a[sign] @ u[sign].T  # [c, N]
+        x = d if measure is None else measure(d)
+        pair = label * known
+        for weight in (pair * aligned, pair * (1 - aligned)):
+            mass = weight.sum(1)
+            pivot = (weight * x.detach()).sum(1) / mass.clamp_min(TINY)
+            rest = x - pivot[:, None]
+            weighted = weight * rest
+            count = (weight > 0).sum(1).to(dtype)
+            sets.append(torch.stack([count, mass, weighted.sum(1), (weighted * rest).sum(1), pivot], -1))
+    return torch.stack(sets, -2)
+
+
+@cache
+def _compiled_sums(backend: str) -> Callable[..., Tensor]:
+    return torch.compile(_anchor_sums, backend=backend)
