@@ -292,6 +292,14 @@ class TestChecks:
         z[7, 1] = math.nan
         assert CASES[name](replace(x, z=z.requires_grad_())).isnan()
 
+    @pytest.mark.parametrize("name", ["eps_supinfonce inf", "eps_supcon", "supcon_in"])
+    def test_a_nan_shows_in_a_compiled_loss(self, name):
+        x = batch(24)
+        z = x.z.detach().clone()
+        z[7, 1] = math.nan
+        torch._dynamo.reset()
+        assert torch.compile(CASES[name], backend="eager")(replace(x, z=z)).isnan()
+
 
 def graphs_of(loss, x):
     """What torch.compile makes of a loss: (graph breaks, our operators in the graphs)."""
