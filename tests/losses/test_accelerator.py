@@ -172,6 +172,13 @@ class TestValues:
         x = batch(14, dtype=torch.float64)
         assert torch.autograd.gradcheck(lambda z: CASES[name](replace(x, z=z)), (x.z,))
 
+    def test_second_derivatives_of_fairkl(self, monkeypatch):
+        """Pivots and centres are constants that cancel, in the second derivative too."""
+        use(monkeypatch, limits.LIMITS["cuda"])
+        x = batch(6, dtype=torch.float64)
+        loss = lambda z: losses.fairkl(z, x.y % 2, x.b.clamp_min(0) % 2, negatives=True)
+        assert torch.autograd.gradgradcheck(loss, (x.z.detach()[:, :2].requires_grad_(),))
+
     def test_only_one_block_can_be_differentiated_twice(self, monkeypatch):
         use(monkeypatch, ROWS["cuda, chunks"])
         x = batch(N)
@@ -296,6 +303,14 @@ class TestChecks:
         z = x.z.detach().clone()
         z[6, 1] = math.nan
         assert CASES[name](replace(x, z=z.requires_grad_())).isnan()
+
+    @pytest.mark.parametrize("name", ["eps_supinfonce inf", "eps_supcon", "supcon_in"])
+    def test_a_nan_shows_in_a_compiled_loss(self, name):
+        x = batch(24)
+        z = x.z.detach().clone()
+        z[7, 1] = math.nan
+        torch._dynamo.reset()
+        assert torch.compile(CASES[name], backend="eager")(replace(x, z=z)).isnan()
 
 
 def graphs_of(loss, x):

@@ -66,26 +66,28 @@ def set_sums(
     """
     limits = limits_of(z)
     by_labels = not cue.is_floating_point() and not torch.compiler.is_compiling()
-    # On an accelerator samples of unknown bias stay, as while a compiler traces, unless cells are worth a look.
-    labelled = by_labels and (limits.host or (len(z) > limits.matrix and measure is None and chunk is None))
+    # On an accelerator samples of unknown bias stay, as while a compiler traces, unless cells are worth a look. Ranks must
+    # not choose by their own number of rows: they would wait for different collectives.
+    worth_a_look = len(z) > limits.matrix and measure is None and not (across_ranks or chunk)
+    labelled = by_labels and (limits.host or worth_a_look)
     if labelled and not bool((known := cue >= 0).all()):
         z, y, cue = z[known], y[known], cue[known]
     by_groups = labelled and measure is None and chunk is None
     few = limits.host and len(z) <= limits.matrix and not across_ranks
-    # _MatrixSums adds up in float64 by itself; elsewhere the features are taken there.
-    wide = z if by_groups and few and not anchors else z.to(precise(z))
-    if by_groups and not few:
-        wide = z.to(limits.scalars)
-    z = unit(wide) if unit_norm else wide
+    scaled = unit if unit_norm else (lambda rows: rows)
     if by_groups and few:
+        # _MatrixSums adds up in float64 by itself.
+        z = scaled(z.to(limits.scalars) if anchors else z)
         sums = _combine(_matrix_by_anchor(z, y, cue, signs)) if anchors else _MatrixSums.apply(z, y, cue, signs)
         return z, y, cue, sums, len(z), None
     if by_groups:
         cells = _cells(y, cue, across_ranks)
         # Few cells: N·D² work. With about as many cells as samples the M_k would outgrow the features themselves.
         if cells.number * z.shape[1] <= 4 * max(cells.samples, 1):
+            z = scaled(z.to(limits.scalars))
             groups = (_cells_by_anchor if anchors else _CellSums.apply)(z, cells, signs, across_ranks)
             return z, y, cue, _combine(groups), cells.samples, None
+    z = scaled(z.to(precise(z)))
     all_z, all_y, all_cues = distributed.gather(z, y, cue) if across_ranks else (z, y, cue)
     # While a compiler traces, samples of unknown bias are still there: they are in no pair, and are not counted either.
     number = len(all_z) if labelled or cue.is_floating_point() else (all_cues >= 0).sum()

@@ -448,10 +448,10 @@ def equality(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
-    """log Σ e^x over the entries of each row where `mask` is 1; −inf, with zero gradient, where none is."""
+    """log Σ e^x over the entries of each row where `mask` is 1; −inf, with zero gradient, where none is; NaN for a NaN."""
     if x.shape[1] == 0:
         return x.new_full((len(x),), -math.inf)
     top = (x.detach() + (mask - 1) * _FAR).amax(1, keepdim=True)
     sums = ((x - top).clamp_max(0).exp() * mask).sum(1)  # the clamp touches masked entries only: they may overflow
-    none = sums == 0  # and not of a NaN, which must show
-    return torch.where(none, -math.inf, torch.where(none, 1, sums).log() + top[:, 0])
+    some = sums != 0
+    return torch.where(some, torch.where(some, sums, 1).log() + top[:, 0], -math.inf)
