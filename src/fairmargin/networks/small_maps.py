@@ -377,10 +377,10 @@ def _to_largest(dy: Tensor, x: Tensor, y: Tensor, out: Tensor) -> None:
     even, odd = x[::2], x[1::2]
     d_even, d_odd = out[::2], out[1::2]
     before = len(y) - 1  # outputs that have a pixel before them
-    rest = dy.clone()
-    of_before = dy[1:] * (odd[:before] == y[1:])
-    rest[1:] -= of_before
-    torch.mul(rest, even == y, out=d_even)
+    # 0 and 1 as numbers: several times as fast as products with booleans.
+    of_before = torch.eq(odd[:before], y[1:], out=torch.empty_like(y[1:])).mul_(dy[1:])
+    rest = torch.cat([dy[:1], dy[1:] - of_before])
+    torch.eq(even, y, out=d_even).mul_(rest)
     torch.sub(rest[: len(odd)], d_even[: len(odd)], out=d_odd)
     d_odd[:before] += of_before
 
