@@ -10,7 +10,11 @@ samples are many. With samples innermost in memory each pixel is a matrix [C, N]
 are Aᵀ((G w) ⊙ (B x)): six products where the sum has twelve. Multiplying polynomials shows why. Those of degree 3 and 2 have
 a product of degree 5, which six values determine: with Eₙ, the values of n coefficients at six points, a·w is
 E₆⁻¹(E₃w ⊙ E₄a), and its transpose with respect to a is the sum above with A = E₄, G = E₃ and B = E₆⁻ᵀ. In two dimensions
-36 products of matrices [O, C]·[C, N] serve 16 pixels, instead of 144.
+36 products of matrices [O, C]·[C, N] serve 16 pixels, instead of 144. Where a map is 2 pixels wide, the two outputs
+
+    y[0] = w[1] x[0] + w[2] x[1] = m + (w[2] − w[1]) x[1],   y[1] = m + (w[0] − w[1]) x[0],   m = w[1] (x[0] + x[1])
+
+need three products instead of four: on 2×2 maps 9 instead of 16.
 
 **Windows**, for other strides and for maps smaller than the kernel. The pixels under one row of a kernel are neighbours in
 memory: together one matrix [k·C, N]. Each output pixel adds up at most k products with them, and leaves out the padding.
@@ -34,7 +38,7 @@ POINTS = (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2), -math.sqrt(2))
 
 
 def winograd_conv2d(images: Tensor, weight: Tensor) -> Tensor:
-    """F.conv2d(images, weight, padding=1) with a 3×3 kernel, by 36 products for each 4×4 pixels.
+    """F.conv2d(images, weight, padding=1) with a 3×3 kernel, by 36 products for each 4×4 pixels, or 9 for 2×2.
 
     images [N, C, H, W] in any memory order → [N, O, H, W] in the memory order [H, W, O, N]. Differentiable any number of
     times.
@@ -49,8 +53,12 @@ def winograd_conv2d(images: Tensor, weight: Tensor) -> Tensor:
 def winograd_saving(height: int, width: int) -> float:
     """How many times fewer products the Winograd way needs than `windows_conv2d`, which leaves out the padding."""
     direct = math.prod(3 * side - 2 for side in (height, width))
-    tiles = math.prod(math.ceil(side / TILE) for side in (height, width))
-    return direct / (36 * tiles)
+    return direct / math.prod(_products(side) for side in (height, width))
+
+
+def _products(side: int) -> int:
+    """Along an axis of `side` pixels."""
+    return 3 if side == 2 else (TILE + 2) * math.ceil(side / TILE)
 
 
 def windows_conv2d(images: Tensor, weight: Tensor, *, stride: int = 1, padding: int = 0) -> Tensor:
@@ -89,35 +97,41 @@ def max_pool_3_2(maps: Tensor) -> Tensor:
 
 
 class Part(NamedTuple):
-    """What one tile reads and writes along one axis."""
+    """What one tile reads and writes along one axis, by P products."""
 
     inputs: slice
     outputs: slice
-    read: Tensor  # B, [6, inputs]: what lies outside of the map is 0 and left out
-    write: Tensor  # Aᵀ, [outputs, 6]
+    read: Tensor  # B, [P, inputs]: what lies outside of the map is 0 and left out
+    write: Tensor  # Aᵀ, [outputs, P]
+
+
+class Axis(NamedTuple):
+    parts: tuple[Part, ...]
+    kernel: Tensor  # G, [P, 3]
 
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # they are kept, and an evaluation may be the first to need them
-def _parts(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Part, ...]:
+def _axis(side: int, dtype: torch.dtype, device: torch.device) -> Axis:
     """The tiles along an axis of `side` pixels."""
-    a, _, b = _matrices()
-    found = []
+    a, g, b = (matrix.to(device, dtype) for matrix in (_matrices_of_2() if side == 2 else _matrices()))
+    if side == 2:
+        return Axis((Part(slice(0, 2), slice(0, 2), b, a),), g)
+    parts = []
     for start in range(0, side, TILE):
         first, last = max(start - 1, 0), min(start + TILE + 1, side)
         end = min(start + TILE, side)
         read = b[:, first - start + 1 : last - start + 1]
-        write = a[: end - start]
-        found.append(Part(slice(first, last), slice(start, end), read.to(device, dtype), write.to(device, dtype)))
-    return tuple(found)
+        parts.append(Part(slice(first, last), slice(start, end), read, a[: end - start]))
+    return Axis(tuple(parts), g)
 
 
-@lru_cache(maxsize=8)
-@torch.inference_mode(False)
-def _kernel_transform(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """G in both directions, [36, 9]."""
-    _, g, _ = _matrices()
-    return torch.kron(g, g).to(device, dtype)
+def _matrices_of_2() -> tuple[Tensor, Tensor, Tensor]:
+    """Aᵀ [2, 3], G [3, 3] and B [3, 2] of a map that is 2 pixels wide."""
+    a = torch.tensor([[1, 1, 0], [1, 0, 1]])
+    g = torch.tensor([[0, 1, 0], [0, -1, 1], [1, -1, 0]])
+    b = torch.tensor([[1, 1], [0, 1], [1, 0]])
+    return a, g, b
 
 
 def _matrices() -> tuple[Tensor, Tensor, Tensor]:
@@ -137,24 +151,25 @@ def _matrices() -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Winograd(torch.autograd.Function):
-    """(x [H, W, C, N], w [O, C, 3, 3]) → y [H, W, O, N], tile by tile."""
+    """(x [H, W, C, N], w [O, C, 3, 3]) → y [H, W, O, N], tile by tile, by P × Q products."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
         (h, wide, c, n), o = x.shape, len(w)
-        down, across = (_parts(side, x.dtype, x.device) for side in (h, wide))
-        g = _read_kernel(w)
-        tiles = x.new_empty(len(down), len(across), 36, c, n)
-        product = x.new_empty(36, o, n)
+        down, across = (_axis(side, x.dtype, x.device) for side in (h, wide))
+        p, q = len(down.kernel), len(across.kernel)
+        g = _read_kernel(w, torch.kron(down.kernel, across.kernel))
+        tiles = x.new_empty(len(down.parts), len(across.parts), p * q, c, n)
+        product = x.new_empty(p * q, o, n)
         y = x.new_empty(h, wide, o, n)
-        rows, results = x.new_empty(6, wide, c * n), x.new_empty(6, wide, o * n)
-        for i, vertical in enumerate(down):
+        rows, results = x.new_empty(p, wide, c * n), x.new_empty(p, wide, o * n)
+        for i, vertical in enumerate(down.parts):
             _times(vertical.read, x[vertical.inputs], rows)
-            for j, horizontal in enumerate(across):
+            for j, horizontal in enumerate(across.parts):
                 tile = tiles[i, j]
-                _along(horizontal.read, rows[:, horizontal.inputs], tile.view(6, 6, -1))
+                _along(horizontal.read, rows[:, horizontal.inputs], tile.view(p, q, -1))
                 torch.bmm(g, tile, out=product)
-                _along(horizontal.write, product.view(6, 6, -1), results[:, horizontal.outputs])
+                _along(horizontal.write, product.view(p, q, -1), results[:, horizontal.outputs])
             _times(vertical.write, results, y[vertical.outputs])
         ctx.save_for_backward(x, w, tiles if ctx.needs_input_grad[1] else None)
         return y
@@ -167,33 +182,35 @@ class _Winograd(torch.autograd.Function):
             return _direct_gradients(x, w, gradients[0], (wants_x, wants_w), 1, 1)
         dy = gradients[0].contiguous()
         (h, wide, c, n), o = x.shape, len(w)
-        down, across = (_parts(side, x.dtype, x.device) for side in (h, wide))
-        g = _read_kernel(w)
-        dg, dx = torch.zeros_like(g), torch.empty_like(x)
-        product, back = x.new_empty(36, o, n), x.new_empty(36, c, n)
-        rows, results = x.new_empty(6, wide, c * n), x.new_empty(6, wide, o * n)
-        for i, vertical in enumerate(down):
+        down, across = (_axis(side, x.dtype, x.device) for side in (h, wide))
+        p, q = len(down.kernel), len(across.kernel)
+        both = torch.kron(down.kernel, across.kernel)
+        g = _read_kernel(w, both)
+        dg, dx = torch.empty_like(g), torch.empty_like(x)
+        product, back = x.new_empty(p * q, o, n), x.new_empty(p * q, c, n)
+        rows, results = x.new_empty(p, wide, c * n), x.new_empty(p, wide, o * n)
+        for i, vertical in enumerate(down.parts):
             _times(vertical.write.T, dy[vertical.outputs], results)
-            for j, horizontal in enumerate(across):
-                _along(horizontal.write.T, results[:, horizontal.outputs], product.view(6, 6, -1))
+            for j, horizontal in enumerate(across.parts):
+                _along(horizontal.write.T, results[:, horizontal.outputs], product.view(p, q, -1))
                 if wants_w:
-                    dg.baddbmm_(product, tiles[i, j].mT)
+                    dg.baddbmm_(product, tiles[i, j].mT, beta=1 if i or j else 0)
                 if wants_x:
                     torch.bmm(g.mT, product, out=back)
-                    _add_along(across, j, back.view(6, 6, -1), rows)
+                    _add_along(across.parts, j, back.view(p, q, -1), rows)
             if wants_x:
-                _add_times(down, i, rows, dx)
+                _add_times(down.parts, i, rows, dx)
         dw = None
         if wants_w:
-            taps = _kernel_transform(x.dtype, x.device).T @ dg.view(36, o * c)
+            taps = both.T @ dg.view(p * q, o * c)
             dw = taps.T.contiguous().view(w.shape)
         return dx if wants_x else None, dw
 
 
-def _read_kernel(w: Tensor) -> Tensor:
-    """[O, C, 3, 3] → [36, O, C]."""
+def _read_kernel(w: Tensor, transform: Tensor) -> Tensor:
+    """[O, C, 3, 3] → [P·Q, O, C], by a matrix [P·Q, 9]."""
     o, c = w.shape[:2]
-    return (_kernel_transform(w.dtype, w.device) @ w.reshape(o * c, 9).T).view(36, o, c)
+    return (transform @ w.reshape(o * c, 9).T).view(-1, o, c)
 
 
 def _times(matrix: Tensor, x: Tensor, out: Tensor) -> None:
@@ -202,13 +219,13 @@ def _times(matrix: Tensor, x: Tensor, out: Tensor) -> None:
 
 
 def _along(matrix: Tensor, rows: Tensor, out: Tensor) -> None:
-    """out [6, r, …] = matrix [r, s] · each of rows [6, s, …]."""
+    """out [P, r, …] = matrix [r, s] · each of rows [P, s, …]."""
     # The parts of `out` may lie apart, which out= would not take without a copy.
     out.baddbmm_(matrix.expand(len(rows), *matrix.shape), rows, beta=0)
 
 
 def _add_along(parts: tuple[Part, ...], j: int, tile: Tensor, rows: Tensor) -> None:
-    """Add what tile j gives to the rows that it read [6, W, …]; those that no tile before it read are overwritten."""
+    """Add what tile j gives to the rows that it read [P, W, …]; those that no tile before it read are overwritten."""
     part = parts[j]
     old = parts[j - 1].inputs.stop if j else 0
     shared, matrix = old - part.inputs.start, part.read.T
@@ -219,13 +236,13 @@ def _add_along(parts: tuple[Part, ...], j: int, tile: Tensor, rows: Tensor) -> N
 
 
 def _add_times(parts: tuple[Part, ...], i: int, rows: Tensor, x: Tensor) -> None:
-    """The same along the other axis: from rows [6, W, …] to x [H, W, …]."""
+    """The same along the other axis: from rows [P, W, …] to x [H, W, …]."""
     part = parts[i]
     old = parts[i - 1].inputs.stop if i else 0
     shared, matrix, flat = old - part.inputs.start, part.read.T, x.view(len(x), -1)
     if shared:
-        flat[part.inputs.start : old].addmm_(matrix[:shared], rows.view(6, -1))
-    torch.mm(matrix[shared:], rows.view(6, -1), out=flat[old : part.inputs.stop])
+        flat[part.inputs.start : old].addmm_(matrix[:shared], rows.view(len(rows), -1))
+    torch.mm(matrix[shared:], rows.view(len(rows), -1), out=flat[old : part.inputs.stop])
 
 
 class Meeting(NamedTuple):
