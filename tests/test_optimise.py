@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -128,3 +129,23 @@ def test_the_schedule_of_a_run_of_so_many_steps_spans_these(valid, batch):
     run = assemble.training(config, assemble.method(config, data), data, torch.device("cpu"))
     rates = [run.players["main"].rate(step / len(run.loader)) for step in range(100)]
     assert [step for step in range(1, 100) if rates[step] != rates[step - 1]] == [40, 60, 80]
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_steps_go_on_from_the_state_of_an_optimiser_that_left_the_choice_to_pytorch(name):
+    """As checkpoints of earlier versions, and of a GPU, hold it."""
+    classes = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    ours, theirs = ([nn.Parameter(torch.ones(5, dtype=torch.double))] for _ in range(2))
+    options = {"momentum": 0.9} if name == "sgd" else {}
+    before = classes[name](theirs, lr=0.1, weight_decay=0.01, **options)
+    after = player(ours, {"name": name, **SETTINGS}, lambda _: 1.0).optimiser
+    theirs[0].grad = torch.linspace(1, 2, 5, dtype=torch.double)
+    before.step()
+    with torch.no_grad():
+        ours[0].copy_(theirs[0])
+    after.load_state_dict(copy.deepcopy(before.state_dict()))  # it would share its tensors
+    for parameters, optimiser in ((ours, after), (theirs, before)):
+        parameters[0].grad = torch.linspace(-1, 3, 5, dtype=torch.double)
+        optimiser.step()
+    assert torch.equal(ours[0], theirs[0])
+    assert not torch.equal(ours[0], torch.ones(5, dtype=torch.double))
