@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -62,6 +63,33 @@ def test_every_optimiser_minimises_a_bowl(name):
     assert w.abs().max() < 0.2
 
 
+@pytest.mark.parametrize(
+    ("name", "stock"),
+    [
+        ("adam", lambda p: torch.optim.Adam(p, 0.1, weight_decay=0.01, foreach=False)),
+        ("adamw", lambda p: torch.optim.AdamW(p, 0.1, weight_decay=0.01, foreach=False)),
+        ("sgd", lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.01, foreach=False)),
+    ],
+)
+def test_on_a_cpu_one_pass_takes_the_steps_of_pytorch_s_plain_loop(name, stock):
+    numbers = torch.Generator().manual_seed(0)
+    ours, theirs = ([nn.Parameter(torch.linspace(-1, 1, 60).view(3, 20).double())] for _ in range(2))
+    optimisers = player(ours, {"name": name, **SETTINGS}, lambda _: 1.0).optimiser, stock(theirs)
+    assert optimisers[0].param_groups[0]["fused"]
+    for _ in range(30):
+        gradient = torch.randn(3, 20, generator=numbers, dtype=torch.double)
+        for parameters, optimiser in zip((ours, theirs), optimisers, strict=True):
+            parameters[0].grad = gradient.clone()
+            optimiser.step()
+    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-12, atol=1e-12)
+    assert float((ours[0].detach() - torch.linspace(-1, 1, 60).view(3, 20)).abs().max()) > 0.1
+
+
+def test_elsewhere_pytorch_decides_how_to_take_steps():
+    parameters = [nn.Parameter(torch.zeros(2, device="meta"))]
+    assert player(parameters, {"name": "adam", **SETTINGS}, lambda _: 1.0).optimiser.param_groups[0]["fused"] is None
+
+
 def test_the_rate_is_a_function_of_the_position():
     one = player([nn.Parameter(torch.ones(1))], {"name": "adam", **SETTINGS}, schedule("step", 3, milestones=(1, 2)))
     assert [one.set_rate(e) for e in (0, 1, 2)] == pytest.approx([0.1, 0.01, 0.001])
@@ -101,3 +129,23 @@ def test_the_schedule_of_a_run_of_so_many_steps_spans_these(valid, batch):
     run = assemble.training(config, assemble.method(config, data), data, torch.device("cpu"))
     rates = [run.players["main"].rate(step / len(run.loader)) for step in range(100)]
     assert [step for step in range(1, 100) if rates[step] != rates[step - 1]] == [40, 60, 80]
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_steps_go_on_from_the_state_of_an_optimiser_that_left_the_choice_to_pytorch(name):
+    """As checkpoints of earlier versions, and of a GPU, hold it."""
+    classes = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    ours, theirs = ([nn.Parameter(torch.ones(5, dtype=torch.double))] for _ in range(2))
+    options = {"momentum": 0.9} if name == "sgd" else {}
+    before = classes[name](theirs, lr=0.1, weight_decay=0.01, **options)
+    after = player(ours, {"name": name, **SETTINGS}, lambda _: 1.0).optimiser
+    theirs[0].grad = torch.linspace(1, 2, 5, dtype=torch.double)
+    before.step()
+    with torch.no_grad():
+        ours[0].copy_(theirs[0])
+    after.load_state_dict(copy.deepcopy(before.state_dict()))  # it would share its tensors
+    for parameters, optimiser in ((ours, after), (theirs, before)):
+        parameters[0].grad = torch.linspace(-1, 3, 5, dtype=torch.double)
+        optimiser.step()
+    assert torch.equal(ours[0], theirs[0])
+    assert not torch.equal(ours[0], torch.ones(5, dtype=torch.double))

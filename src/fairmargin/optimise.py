@@ -47,11 +47,20 @@ class LARS(Optimizer):
         return g * torch.where((size > 0) & (slope > 0), group["trust"] * size / slope, 1.0)
 
 
+def _fused(parameters: Sequence[nn.Parameter]) -> bool | None:
+    """True if all are on a CPU: one pass over the memory of each, equal up to rounding. Elsewhere PyTorch decides."""
+    return all(p.device.type == "cpu" for p in parameters) or None
+
+
 OPTIMISERS: dict[str, Callable[..., Optimizer]] = {
-    "adam": lambda p, *, lr, weight_decay, betas, **_: Adam(p, lr, tuple(betas), weight_decay=weight_decay),
-    "adamw": lambda p, *, lr, weight_decay, betas, **_: AdamW(p, lr, tuple(betas), weight_decay=weight_decay),
+    "adam": lambda p, *, lr, weight_decay, betas, **_: Adam(
+        p, lr, tuple(betas), weight_decay=weight_decay, fused=_fused(p)
+    ),
+    "adamw": lambda p, *, lr, weight_decay, betas, **_: AdamW(
+        p, lr, tuple(betas), weight_decay=weight_decay, fused=_fused(p)
+    ),
     "sgd": lambda p, *, lr, weight_decay, momentum, nesterov, **_: SGD(
-        p, lr, momentum, weight_decay=weight_decay, nesterov=nesterov
+        p, lr, momentum, weight_decay=weight_decay, nesterov=nesterov, fused=_fused(p)
     ),
     "lars": lambda p, *, lr, weight_decay, momentum, **_: LARS(p, lr, momentum, weight_decay),
 }

@@ -21,37 +21,49 @@ Gradients are the adjoint of each step: with x̂ = A x, ŷ = G x̂, y = S ŷ the
 dx = Aᵀ dx̂. Of x̂ only the first half of its transform, along one axis, is kept for the backward pass: all of it would take
 more memory than the activations.
 
-**Unrolled**, for maps smaller than the kernel, such as the 2×2 and 1×1 maps at the end of a ResNet-18 on 32×32 images. A
-direct convolution multiplies most of its weights by the zeros around them. Here every pair of an output and an input pixel
-has its weight in one matrix, and the layer is one product with it.
+**Unrolled**, for maps smaller than the kernel, such as the 2×2 and 1×1 maps at the end of a ResNet-18 on 32×32 images, in
+batches too small for what `small_maps` does. A direct convolution multiplies most of its weights by the zeros around them.
+Here every pair of an output and an input pixel has its weight in one matrix, and the layer is one product with it.
 """
 
 import math
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.choices import check_choice
+from fairmargin.networks.small_maps import (
+    is_samples_last,
+    samples_last_conv2d,
+    windows_conv2d,
+    winograd_conv2d,
+    winograd_saving,
+)
 
-Algorithm = Literal["auto", "direct", "spectral", "unrolled"]
+Algorithm = Literal["auto", "direct", "spectral", "unrolled", "winograd", "windows", "samples-last"]
 Activation = Literal["none", "relu", "tanh"]
 Complex = tuple[Tensor, Tensor]  # real and imaginary part
 LARGE = 5  # 3×3 kernels save little, and their networks rearrange memory between layers
 CACHED = 1 << 18  # numbers that go through several operations before they leave the cache
 MANY = 32  # channels, from which a multiplication less is worth more sums
 CHUNK = 8192  # numbers of a row transformed at once: few enough to stay in the cache
+SAMPLES = 64  # of a batch, from which products of matrices [C, N] are fast
+SMALL = 8 * 8  # pixels of a map that 3×3 kernels take in tiles
+COLOURS = 4  # channels of an image, at most
+SMALL_IMAGE = 32 * 32  # pixels of an image whose maps will be small
 WORTH = 1.6  # times fewer multiplications pay: small products and transforms reach half the rate of direct convolutions
 
 
 class Conv2d(nn.Conv2d):
-    """`nn.Conv2d` that takes the fastest of three exact ways, by shape; on a GPU always PyTorch's own.
+    """`nn.Conv2d` that takes the fastest of several exact ways, by shape; on a GPU always PyTorch's own.
 
     Args:
-        algorithm: "auto" chooses; "direct" is PyTorch's; "spectral" insists, and refuses what it cannot do; so does
-            "unrolled", which can do everything but needs memory for (pixels of a map)² weights.
+        algorithm: "auto" chooses; "direct" is PyTorch's; the others insist. "spectral" and "winograd" refuse what they
+            cannot do. "unrolled" can do everything but needs memory for (pixels of a map)² weights. "windows" and
+            "samples-last" (see `small_maps`) can do everything, and return the memory order [H, W, C, N].
     """
 
     def __init__(
@@ -66,18 +78,29 @@ class Conv2d(nn.Conv2d):
         algorithm: Algorithm = "auto",
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, bias=bias)
-        check_choice(algorithm, "algorithm", ("auto", "direct", "spectral", "unrolled"))
+        check_choice(algorithm, "algorithm", get_args(Algorithm))
         self.algorithm = algorithm
+        if algorithm == "winograd" and (why := self._not_winograd()):
+            raise ValueError(f"a Winograd convolution {why}; choose algorithm=auto")
         if algorithm == "spectral" and (why := self._not_spectral()):
             raise ValueError(f"a spectral convolution {why}; choose algorithm=auto")
 
     def forward(self, images: Tensor) -> Tensor:
         chosen = self.choice(images) if self.algorithm == "auto" else self.algorithm
+        options = {"stride": self.stride[0], "padding": int(self.padding[0])}
         if chosen == "spectral":
             return spectral_conv2d(images, self.weight, self.bias)
         if chosen == "unrolled":
-            return unrolled_conv2d(images, self.weight, self.bias, stride=self.stride[0], padding=int(self.padding[0]))
-        return super().forward(images)
+            return unrolled_conv2d(images, self.weight, self.bias, **options)
+        if chosen == "winograd":
+            y = winograd_conv2d(images, self.weight)
+        elif chosen == "windows":
+            y = windows_conv2d(images, self.weight, **options)
+        elif chosen == "samples-last":
+            y = samples_last_conv2d(images, self.weight, **options)
+        else:
+            return super().forward(images)
+        return y if self.bias is None else y + self.bias[:, None, None]
 
     def choice(self, images: Tensor) -> Algorithm:
         """What "auto" takes for these images."""
@@ -85,12 +108,28 @@ class Conv2d(nn.Conv2d):
             return "direct"
         if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
             return "direct"
-        k, (h, w) = self.kernel_size[0], images.shape[2:]
-        if k * k >= WORTH * h * w:
+        k, (n, c, h, w) = self.kernel_size[0], images.shape
+        is_smaller_than_kernel = k * k >= WORTH * h * w
+        if n >= SAMPLES and min(c, self.out_channels) >= MANY:
+            if not self._not_winograd() and h * w <= SMALL and winograd_saving(h, w) >= WORTH:
+                return "winograd"
+            if int(self.padding[0]) < k and (is_smaller_than_kernel or is_samples_last(images)):
+                return "windows"
+        if is_smaller_than_kernel:
             return "unrolled"
         if k >= LARGE and not self._not_spectral() and saving(images.shape, self.out_channels, k) >= WORTH:
             return "spectral"
+        # The stem of a network whose maps will be small.
+        if n >= SAMPLES and c <= COLOURS and k >= LARGE and self.stride[0] > 1 and h * w <= SMALL_IMAGE:
+            return "samples-last"
         return "direct"
+
+    def _not_winograd(self) -> str:
+        """Why this layer has no Winograd form, if it has none."""
+        k = self.kernel_size[0]
+        if (k, self.stride[0], self.padding) != (3, 1, (1, 1)):
+            return f"has a 3×3 kernel, stride 1 and padding 1; got {k}×{k}, {self.stride[0]} and {self.padding[0]}"
+        return ""
 
     def _not_spectral(self) -> str:
         """Why this layer has no spectral form, if it has none."""
@@ -107,26 +146,27 @@ class Conv2d(nn.Conv2d):
 class BatchNorm2d(nn.BatchNorm2d):
     """`nn.BatchNorm2d` that reads the memory order of spectral convolutions without a copy, and finds its statistics faster.
 
-    Called as norm(x, activation="relu"), it returns relu(norm(x)) from the same pass over the memory.
+    Called as norm(x, activation="relu", shortcut=s), it returns relu(norm(x) + s) from the same pass over the memory.
     """
 
-    def forward(self, x: Tensor, activation: Activation = "none") -> Tensor:
-        pixels = x.permute(2, 3, 1, 0)  # [H, W, C, N]
-        if not pixels.is_contiguous() or x.is_contiguous():
-            return _activate(super().forward(x), activation)
-        h, w, c, n = pixels.shape
+    def forward(self, x: Tensor, activation: Activation = "none", shortcut: Tensor | None = None) -> Tensor:
+        if not is_samples_last(x):
+            return _activate(super().forward(x), activation, shortcut)
+        h, w, c, n = x.permute(2, 3, 1, 0).shape
         # Statistics are over all but the channel, so positions may stand where samples do.
-        maps = pixels.reshape(h * w, c, n, 1)
+        maps = x.permute(2, 3, 1, 0).reshape(h * w, c, n, 1)
+        if shortcut is not None:
+            shortcut = shortcut.permute(2, 3, 1, 0).contiguous().view(h * w, c, n, 1)
         usual = self.momentum is not None and self.track_running_stats and self.affine
         if self.training and usual and x.device.type == "cpu":
-            y = self._of_batch(maps, activation)
+            y = self._of_batch(maps, activation, shortcut)
         else:
-            y = _activate(super().forward(maps), activation)
+            y = _activate(super().forward(maps), activation, shortcut)
         return y.view(h, w, c, n).permute(3, 2, 0, 1)
 
-    def _of_batch(self, maps: Tensor, activation: Activation) -> Tensor:
+    def _of_batch(self, maps: Tensor, activation: Activation, shortcut: Tensor | None) -> Tensor:
         """By the batch's own statistics, which also move the running ones."""
-        y, mean, variance = _Normalise.apply(maps, self.weight, self.bias, self.eps, activation)
+        y, mean, variance = _Normalise.apply(maps, self.weight, self.bias, shortcut, self.eps, activation)
         with torch.no_grad():
             assert self.running_mean is not None
             assert self.running_var is not None
@@ -139,7 +179,22 @@ class BatchNorm2d(nn.BatchNorm2d):
         return y
 
 
-def _activate(x: Tensor, activation: Activation) -> Tensor:
+FUSED: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
+
+
+def normalise(x: Tensor, norm: nn.Module, act: nn.Module, shortcut: Tensor | None = None) -> Tensor:
+    """act(norm(x) + shortcut), in one go where the batch norm can and nobody watches the layers by hooks."""
+    name = FUSED.get(type(act))
+    watched = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in (norm, act))
+    if type(norm) is BatchNorm2d and name is not None and not watched:
+        return norm(x, activation=name, shortcut=shortcut)
+    y = norm(x)
+    return act(y if shortcut is None else y + shortcut)
+
+
+def _activate(x: Tensor, activation: Activation, shortcut: Tensor | None = None) -> Tensor:
+    if shortcut is not None:
+        x = x + shortcut
     match activation:
         case "relu":
             return F.relu(x)
@@ -150,9 +205,11 @@ def _activate(x: Tensor, activation: Activation) -> Tensor:
 
 
 class _Normalise(torch.autograd.Function):
-    """Batch norm of [P, C, N, 1] and an activation: z = f(y), y = (x − mean)·scale·weight + bias, scale = (variance + ε)^−½.
+    """Batch norm of [P, C, N, 1], a shortcut s (or none) and an activation.
 
-    With g = dz·f′(y), which both activations know from z alone, and averages over all but channels,
+        z = f(y + s),   y = (x − mean)·scale·weight + bias,   scale = (variance + ε)^−½
+
+    With g = dz·f′(y + s), which both activations know from z alone and which is ds, and averages over all but channels,
 
         dx = weight·scale·(g − average(g) − x̂·average(g·x̂)),   x̂ = (x − mean)·scale
 
@@ -162,7 +219,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, activation: Activation
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, eps: float, activation: Activation
     ) -> tuple[Tensor, Tensor, Tensor]:
         p, c, n, _ = x.shape
         rows = x.view(p, c * n)
@@ -179,8 +236,11 @@ class _Normalise(torch.autograd.Function):
         factor = 2 * weight * scale if activation == "tanh" else weight * scale
         shift = (2 * bias if activation == "tanh" else bias) - mean * factor
         factor, shift = (t.repeat_interleave(n) for t in (factor, shift))
-        for part, out in zip(rows.split(some), z.split(some), strict=True):
+        doubled = 2 if activation == "tanh" else 1
+        for i, (part, out) in enumerate(zip(rows.split(some), z.split(some), strict=True)):
             torch.addcmul(shift, part, factor, out=out)
+            if shortcut is not None:
+                out.add_(shortcut.view(p, c * n)[i * some : i * some + len(out)], alpha=doubled)
             if activation == "relu":
                 out.relu_()
             elif activation == "tanh":
@@ -196,11 +256,12 @@ class _Normalise(torch.autograd.Function):
         x, weight, mean, scale, z = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient may be differentiated again
             g = _through(ctx.activation, gradients[0], z).contiguous()
+            ds = g if ctx.needs_input_grad[3] else None
             wanted = list(ctx.needs_input_grad[:3])
             found = torch.ops.aten.native_batch_norm_backward(
                 g, x, weight, None, None, mean, scale, True, ctx.eps, wanted
             )
-            return *found, None, None
+            return *found, ds, None, None
         p, c, n, _ = x.shape
         flat = lambda t: t.reshape(p, c * n)
         some = max(1, CACHED // (c * n))
@@ -209,7 +270,9 @@ class _Normalise(torch.autograd.Function):
         dx = torch.empty_like(x).view(p, c * n)
         of_g, of_gx = torch.zeros_like(each), torch.zeros_like(each)
         outs = [flat(z)[i : i + some] if z is not None else None for i in range(0, p, some)]
-        for part, out, d, g in zip(rows, outs, dz.split(some), dx.split(some), strict=True):
+        # g takes the place of dx, unless it is wanted itself.
+        ds = torch.empty_like(dx) if ctx.needs_input_grad[3] else dx
+        for part, out, d, g in zip(rows, outs, dz.split(some), ds.split(some), strict=True):
             d = d.reshape(len(part), c * n)
             if ctx.activation == "relu":
                 torch.ops.aten.threshold_backward.grad_input(d, out, 0, grad_input=g)
@@ -220,14 +283,15 @@ class _Normalise(torch.autograd.Function):
             of_g += g.sum(0)
             of_gx += (part - each).mul_(g).sum(0)
         d_bias, d_weight = of_g.view(c, n).sum(1), of_gx.view(c, n).sum(1) * scale
-        # dx = a·g + b·x + constant, with g in its place already.
+        # dx = a·g + b·x + constant.
         a = weight * scale
         b = -a * scale * d_weight / (p * n)
         constant = -a * d_bias / (p * n) - b * mean
         a, b, constant = (t.repeat_interleave(n) for t in (a, b, constant))
-        for part, g in zip(rows, dx.split(some), strict=True):
-            torch.addcmul(torch.addcmul(constant, part, b), g, a, out=g)
-        return dx.view_as(x), d_weight, d_bias, None, None
+        for part, g, d in zip(rows, ds.split(some), dx.split(some), strict=True):
+            torch.addcmul(torch.addcmul(constant, part, b), g, a, out=d)
+        of_shortcut = ds.view_as(x) if ctx.needs_input_grad[3] else None
+        return dx.view_as(x), d_weight, d_bias, of_shortcut, None, None
 
 
 def _over_samples(sums: Tensor, positions: int, n: int) -> Tensor:

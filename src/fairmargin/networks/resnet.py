@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.choices import check_choice
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d
+from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalise
 from fairmargin.networks.encoder import Encoder, activation, last_width
+from fairmargin.networks.small_maps import is_samples_last, max_pool_3_2
 
 
 class BasicBlock(nn.Module):
@@ -29,9 +30,8 @@ class BasicBlock(nn.Module):
         self.act = act
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.act(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
-        return self.act(y + self.downsample(x))
+        y = normalise(self.conv1(x), self.bn1, self.act)
+        return normalise(self.conv2(y), self.bn2, self.act, self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -52,10 +52,21 @@ class Bottleneck(nn.Module):
         self.act = act
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.act(self.bn1(self.conv1(x)))
-        y = self.act(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        return self.act(y + self.downsample(x))
+        y = normalise(self.conv1(x), self.bn1, self.act)
+        y = normalise(self.conv2(y), self.bn2, self.act)
+        return normalise(self.conv3(y), self.bn3, self.act, self.downsample(x))
+
+
+class MaxPool(nn.MaxPool2d):
+    """Of 3×3 pixels with stride 2, which keeps the memory order of the maps."""
+
+    def __init__(self) -> None:
+        super().__init__(3, stride=2, padding=1)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if maps.device.type == "cpu" and is_samples_last(maps):
+            return max_pool_3_2(maps)
+        return super().forward(maps)
 
 
 class PaddedShortcut(nn.Module):
@@ -110,7 +121,7 @@ class ResNet(Encoder):
             self.conv1 = Conv2d(in_channels, channels, 3, padding=1, bias=False)
         self.bn1 = BatchNorm2d(channels)
         self.relu = activation("relu")
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
+        self.maxpool = MaxPool() if stem == "imagenet" else nn.Identity()
         self.stages = [f"layer{i + 1}" for i in range(len(depths))]
         for name, depth, width in zip(self.stages, depths, widths, strict=True):
             blocks: list[nn.Module] = []
@@ -127,7 +138,7 @@ class ResNet(Encoder):
         self.init_convolutions(fan)
 
     def maps(self, images: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        x = self.maxpool(normalise(self.conv1(images), self.bn1, self.relu))
         for name in self.stages:
             x = getattr(self, name)(x)
         return x

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from fairmargin.networks.convolution import Activation, BatchNorm2d, Conv2d
+from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalise
 from fairmargin.networks.encoder import Encoder, activation, last_width
 
 
@@ -15,15 +15,7 @@ class Block(nn.Sequential):
         if len(self) != 3:  # a slice of a block
             return super().forward(x)
         convolution, norm, act = self
-        y = convolution(x)
-        name = FUSED.get(type(act))
-        watched = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in (norm, act))
-        if type(norm) is not BatchNorm2d or name is None or watched:
-            return act(norm(y))
-        return norm(y, activation=name)
-
-
-FUSED: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
+        return normalise(convolution(x), norm, act)
 
 
 class SimpleConvNet(Encoder):
