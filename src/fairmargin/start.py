@@ -1,7 +1,9 @@
 """Settings that PyTorch reads once, when it starts: made before it is imported, unless the user has chosen.
 
-- **Threads that wait sleep.** GNU's OpenMP, which PyTorch's wheels bring, lets a thread that waits for another one spin for
-  milliseconds. On a machine with other work the other thread may wait for the very core on which this one spins.
+- **How threads wait.** GNU's OpenMP, which PyTorch's wheels bring, lets a thread that waits for another one spin for
+  milliseconds. On a machine with other work the other thread may wait for the very core on which this one spins: there
+  waiting threads sleep. On a quiet machine they spin for some microseconds first, because waking takes longer than most
+  waits last (docs/performance.md).
 - **As many threads as the container may use.** PyTorch counts cores, and knows nothing of a quota of their time.
 - **Large pages** for large tensors: fewer faults and fewer misses of the address cache.
 """
@@ -14,6 +16,10 @@ from pathlib import Path
 
 # Whoever sets one of these has chosen how threads wait.
 WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
+# Rounds that a waiting thread spins on a quiet machine before it sleeps.
+SPINS = "1000"
+# Load average, in busy cores, from which a machine counts as shared.
+SHARED = 0.5
 THREADS = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 
@@ -28,13 +34,21 @@ def settings(chosen: Mapping[str, str]) -> dict[str, str]:
     """Environment variables to add to those that are set already."""
     found = {}
     if not WAITING & chosen.keys():
-        found["OMP_WAIT_POLICY"] = "passive"
+        found |= {"OMP_WAIT_POLICY": "passive"} if load() > SHARED else {"GOMP_SPINCOUNT": SPINS}
     if LARGE_PAGES not in chosen:
         found[LARGE_PAGES] = "1"
     quota = cpu_quota()
     if not THREADS & chosen.keys() and quota < _cores():
         found["OMP_NUM_THREADS"] = str(max(1, math.floor(quota)))
     return found
+
+
+def load() -> float:
+    """Cores that others have kept busy during the last minute; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0
 
 
 def _cores() -> int:

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from fairmargin.networks import SimpleConvNet, build_bias_encoder, build_encoder
+from fairmargin.networks.convolution import Conv2d
 
 
 @pytest.mark.parametrize(("kernel_size", "reach"), [(1, 0), (7, 12)])
@@ -16,6 +17,16 @@ def test_receptive_field(kernel_size, reach):
     moved = (pull > 1e-5 * pull.max()).nonzero()  # [pixels, 2]; less is rounding
     assert moved.amin(0).tolist() == [14 - reach] * 2
     assert moved.amax(0).tolist() == [14 + reach] * 2
+
+
+def test_every_layer_of_the_paper_s_network_is_spectral_in_place():
+    """On what the layers really get, whose memory order is not that of fresh images."""
+    chosen = []
+    net = SimpleConvNet(7)
+    for layer in (module for module in net.modules() if isinstance(module, Conv2d)):
+        layer.register_forward_pre_hook(lambda layer, images: chosen.append(layer.choice(images[0])))
+    net(torch.randn(64, 3, 28, 28))
+    assert chosen == ["spectral"] * 4
 
 
 def test_one_pixel_network_ignores_where_pixels_are():

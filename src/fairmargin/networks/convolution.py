@@ -110,14 +110,16 @@ class Conv2d(nn.Conv2d):
             return "direct"
         k, (n, c, h, w) = self.kernel_size[0], images.shape
         is_smaller_than_kernel = k * k >= WORTH * h * w
+        by_spectra = k >= LARGE and not self._not_spectral() and saving(images.shape, self.out_channels, k) >= WORTH
         if n >= SAMPLES and min(c, self.out_channels) >= MANY:
             if not self._not_winograd() and h * w <= SMALL and winograd_saving(h, w) >= WORTH:
                 return "winograd"
-            if int(self.padding[0]) < k and (is_smaller_than_kernel or is_samples_last(images)):
+            in_order = is_samples_last(images) and not by_spectra
+            if int(self.padding[0]) < k and (is_smaller_than_kernel or in_order):
                 return "windows"
         if is_smaller_than_kernel:
             return "unrolled"
-        if k >= LARGE and not self._not_spectral() and saving(images.shape, self.out_channels, k) >= WORTH:
+        if by_spectra:
             return "spectral"
         # The stem of a network whose maps will be small.
         if n >= SAMPLES and c <= COLOURS and k >= LARGE and self.stride[0] > 1 and h * w <= SMALL_IMAGE:
