@@ -51,6 +51,7 @@ from fairmargin.networks import Encoder, build_encoder
 from fairmargin.networks.convolution import Conv2d
 from fairmargin.progress import Display
 from fairmargin.record import RunFolder
+from fairmargin.start import SPINS, WAITING
 from fairmargin.train import fit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -293,10 +294,14 @@ class Contender:
 
 
 def settings_of(tree: Path) -> dict[str, str]:
-    """What the `fairmargin` command of a source tree sets before it imports PyTorch; nothing in those without start.py."""
+    """What the `fairmargin` command of a source tree sets on a quiet machine before it imports PyTorch.
+
+    Nothing in trees without start.py. The benchmark makes the machine's load itself, so that does not count.
+    """
     if not (tree / "src" / "fairmargin" / "start.py").exists():
         return {}
-    script = "import json, os; from fairmargin.start import settings; print(json.dumps(settings(os.environ)))"
+    script = "import json, os; from fairmargin import start; start.load = lambda: 0.0; "
+    script += "print(json.dumps(start.settings(os.environ)))"
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tree, env=environment, capture_output=True, text=True, check=True
@@ -355,13 +360,14 @@ def scaling(name: str, batches: list[int], rounds: int) -> None:
 
 def sharing(name: str, batch: int, rounds: int) -> None:
     """Print images per second beside 0, 1 and 4 busy processes, by threads and by how they wait."""
-    waiting = settings_of(ROOT)
-    default = {key: value for key, value in waiting.items() if key != "OMP_WAIT_POLICY"}
-    running = {
-        "1 thread": Contender("fairmargin", name, batch, environment=waiting | {"OMP_NUM_THREADS": "1"}),
-        "2 threads that sleep": Contender("fairmargin", name, batch, environment=waiting | {"OMP_NUM_THREADS": "2"}),
-        "2 threads that spin": Contender("fairmargin", name, batch, environment=default | {"OMP_NUM_THREADS": "2"}),
+    common = {key: value for key, value in settings_of(ROOT).items() if key not in WAITING}
+    ways: dict[str, dict[str, str]] = {
+        "1 thread": {"OMP_NUM_THREADS": "1"},
+        "2 threads that sleep": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"},
+        "2 threads that spin for a moment": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": SPINS},
+        "2 threads that spin": {"OMP_NUM_THREADS": "2"},
     }
+    running = {way: Contender("fairmargin", name, batch, environment=common | own) for way, own in ways.items()}
     rates: dict[str, list[float]] = {contender: [] for contender in running}
     numbers = (0, 1, 4)
     for number in numbers:

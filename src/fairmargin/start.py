@@ -32,7 +32,7 @@ def prepare() -> None:
 
 def settings(chosen: Mapping[str, str]) -> dict[str, str]:
     """Environment variables to add to those that are set already."""
-    found = {}
+    found: dict[str, str] = {}
     if not WAITING & chosen.keys():
         found |= {"OMP_WAIT_POLICY": "passive"} if load() > SHARED else {"GOMP_SPINCOUNT": SPINS}
     if LARGE_PAGES not in chosen:
