@@ -17,10 +17,11 @@ from pathlib import Path
 
 import torch
 
-from fairmargin import allocator, assemble
+from fairmargin import assemble
 from fairmargin import config as configuration
 from fairmargin.methods import METHODS, facts
 from fairmargin.methods.base import Unsuited
+from fairmargin.runtime import memory
 from fairmargin.train import fit
 
 SETTINGS = ["data.train=500", "data.test=100", "data.valid_fraction=0.72"]  # 160 to train on
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"into {COSTS.name}, whose other entries stay")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    allocator.keep_memory()
+    memory.keep_memory()
     seconds("ce")
     found = dict(facts.COSTS) | {"ce": 1.0}
     for method in options.methods.split(","):

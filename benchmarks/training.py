@@ -39,19 +39,21 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.losses import dense_eps_supinfonce, dense_fairkl
-from fairmargin import allocator, assemble, distributed, losses
+from fairmargin import assemble, losses
 from fairmargin import config as configuration
 from fairmargin.batch import DataInfo
 from fairmargin.data import ArraySplit, Data
 from fairmargin.data.bias import count_cells
 from fairmargin.data.views import HALF, plain
-from fairmargin.interrupt import Request
 from fairmargin.journal import Journal
 from fairmargin.networks import Encoder, build_encoder
 from fairmargin.networks.convolution import Conv2d
 from fairmargin.progress import Display
 from fairmargin.record import RunFolder
-from fairmargin.start import SPINS, WAITING
+from fairmargin.runtime import distributed
+from fairmargin.runtime.memory import keep_memory
+from fairmargin.runtime.signals import Request
+from fairmargin.runtime.start import SPINS, WAITING
 from fairmargin.train import fit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +87,7 @@ def random_data(side: int) -> Data:
 
 def fairmargin(case: Case, batch: int) -> Steps:
     """As run.py does it, but for evaluation and checkpoints, which the others have not."""
-    allocator.keep_memory()
+    keep_memory()
     data = random_data(case.side)
     settings = configuration.load(
         dataset="biased-mnist",
@@ -106,7 +108,7 @@ def fairmargin(case: Case, batch: int) -> Steps:
 
 
 def by_hand(case: Case, batch: int) -> Steps:
-    allocator.keep_memory()
+    keep_memory()
     data = random_data(case.side)
     encoder = build_encoder(case.network, **({"last_activation": "tanh"} if "simple" in case.network else {}))
     eps = partial(losses.eps_supinfonce, epsilon=0.25)
@@ -298,9 +300,14 @@ def settings_of(tree: Path) -> dict[str, str]:
 
     Nothing in trees without start.py. The benchmark makes the machine's load itself, so that does not count.
     """
-    if not (tree / "src" / "fairmargin" / "start.py").exists():
+    package = tree / "src" / "fairmargin"
+    if (package / "runtime" / "start.py").exists():
+        module = "fairmargin.runtime"
+    elif (package / "start.py").exists():  # trees from before the package runtime
+        module = "fairmargin"
+    else:
         return {}
-    script = "import json, os; from fairmargin import start; start.load = lambda: 0.0; "
+    script = f"import json, os; from {module} import start; start.load = lambda: 0.0; "
     script += "print(json.dumps(start.settings(os.environ)))"
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     done = subprocess.run(

@@ -21,15 +21,15 @@ from typer.testing import CliRunner
 from fairmargin import compare as comparing
 from fairmargin import config as configuration
 from fairmargin import engine as engines
-from fairmargin import threads
 from fairmargin import tune as tuning
 from fairmargin.checkpoint import CheckpointError, DamagedCheckpoint
 from fairmargin.cli import app
 from fairmargin.compare import compare, summaries
 from fairmargin.engine import HERE, Local, Ray, carry_out, check_shared, engine
-from fairmargin.interrupt import Interrupted, stop_requests
 from fairmargin.methods.base import Unsuited
 from fairmargin.record import Locked, RunFolder
+from fairmargin.runtime import threads
+from fairmargin.runtime.signals import Interrupted, stop_requests
 from fairmargin.train import Diverged
 from fairmargin.tune import Trial, tune
 from fairmargin.workers import portable

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fairmargin import allocator, config, progress
-from fairmargin.interrupt import stop_requests
+from fairmargin import config, progress
 from fairmargin.progress import Display, Now
+from fairmargin.runtime import memory
+from fairmargin.runtime.signals import stop_requests
 
 CONFIG = config.load(dataset="biased-mnist-mini", method="ce", seed=3, overrides=["train.epochs=4"])
 TRAINING = SimpleNamespace(loader=range(10))  # ten steps an epoch
@@ -106,8 +107,8 @@ def test_other_threads_train_without_listening():
 
 
 def test_the_allocator_is_asked_only_where_it_can_be(monkeypatch):
-    monkeypatch.setattr(allocator.sys, "platform", "darwin")
-    assert not allocator.keep_memory()
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    assert not memory.keep_memory()
 
 
 def test_what_comes_after_training_is_shown_below_the_panel(monkeypatch):

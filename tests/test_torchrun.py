@@ -65,7 +65,7 @@ def test_two_processes_take_the_step_of_one(steps, name, network):
 LEAVING = """
 import os, sys, torch
 from pathlib import Path
-from fairmargin.distributed import processes, world_size
+from fairmargin.runtime.distributed import processes, world_size
 
 def gloo():
     return [name for one in Path("/proc/self/task").iterdir() if "gloo" in (name := (one / "comm").read_text())]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from fairmargin import distributed
 from fairmargin.methods import METHODS
+from fairmargin.runtime import distributed
 from fairmargin.train import Training
 from tests.methods import tiny
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairmargin import captured, distributed, optimise, toml_text
+from fairmargin import captured, optimise, toml_text
 from fairmargin import data as datasets
 from fairmargin.batch import DataInfo
 from fairmargin.config import Config, difference, load, load_resolved
@@ -38,6 +38,7 @@ from fairmargin.methods import Method, build_method
 from fairmargin.methods.base import FinalStage, RunLength, Unsuited
 from fairmargin.networks import build_encoder
 from fairmargin.record import CONFIG, RunFolder, is_run, source_hash
+from fairmargin.runtime import distributed
 from fairmargin.train import Training
 
 

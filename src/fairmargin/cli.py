@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fairmargin import start
 from fairmargin.audit.check import command as check
 from fairmargin.audit.cli import audit
 from fairmargin.data_commands import app as data
 from fairmargin.messages import DIVERGED, said_plainly
+from fairmargin.runtime import start
 from fairmargin.version import __version__
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def train(
     The same command again continues an interrupted run, and shows a finished one. Under torchrun it uses every process.
     """
     from fairmargin import config as configuration
-    from fairmargin import distributed
     from fairmargin.compare import folder_of
     from fairmargin.run import run
+    from fairmargin.runtime import distributed
 
     with said_plainly():
         if resume is not None:
@@ -317,9 +317,9 @@ def scores(
 
     It sees no bias labels; where there are some they only judge it. Again: only what is missing. See docs/scores.md.
     """
-    from fairmargin import distributed
     from fairmargin import scores as bias_scores
     from fairmargin.captured import FILE
+    from fairmargin.runtime import distributed
 
     with said_plainly():
         config = bias_scores.configuration(file, dataset=dataset, capture=capture, seed=seed, overrides=changes or ())

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from fairmargin import progress, threads, workers
+from fairmargin import progress, workers
 from fairmargin.choices import check_choice
 from fairmargin.data.sources import VARIABLE
-from fairmargin.interrupt import Interrupted, stop_requests
 from fairmargin.record import Locked, RunFolder
+from fairmargin.runtime import threads
+from fairmargin.runtime.signals import Interrupted, stop_requests
 
 ENGINES = ("local", "ray")
 LEASE = 120.0  # seconds for which a network file system may hold the locks of a machine that is gone

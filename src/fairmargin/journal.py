@@ -10,14 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from fairmargin import assemble, checkpoint, distributed, evaluate, record
+from fairmargin import assemble, checkpoint, evaluate, record
 from fairmargin.batch import Batch
 from fairmargin.config import Config, dump
 from fairmargin.data import Data, Split
 from fairmargin.evaluate.accuracy import aligned_cells
-from fairmargin.interrupt import Interrupted, Request
 from fairmargin.progress import Display, Now
 from fairmargin.record import RunFolder
+from fairmargin.runtime import distributed
+from fairmargin.runtime.signals import Interrupted, Request
 from fairmargin.train import Training
 
 COLLAPSED = 0.98  # mean similarity of a batch above which embeddings no longer tell samples apart

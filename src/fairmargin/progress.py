@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fairmargin import distributed
 from fairmargin.config import Config
+from fairmargin.runtime import distributed
 from fairmargin.train import Training
 
 REFRESH = 0.25  # seconds between two pictures

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fairmargin import allocator, assemble, distributed
+from fairmargin import assemble
 from fairmargin.config import Config
-from fairmargin.interrupt import stop_requests
 from fairmargin.journal import Journal
 from fairmargin.progress import Display
 from fairmargin.record import RunRecord
+from fairmargin.runtime import distributed, memory
+from fairmargin.runtime.signals import stop_requests
 from fairmargin.train import fit
 
 
@@ -18,7 +19,7 @@ def run(
     config: Config, path: Path, *, command: Sequence[str] = ("fairmargin.run",), console: Console | None = None
 ) -> RunRecord:
     """Train, evaluate and record in the folder `path`; an interrupted run goes on, a finished one is only read."""
-    allocator.keep_memory()
+    memory.keep_memory()
     device = assemble.device(config.train.device)
     with distributed.processes(device), assemble.folder(config, path) as folder:
         if distributed.from_first_rank(folder.finished):

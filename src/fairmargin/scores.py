@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fairmargin import assemble, captured, checkpoint, distributed, toml_text
+from fairmargin import assemble, captured, checkpoint, toml_text
 from fairmargin.captured import FEATURES, FILE, Answers, Captured
 from fairmargin.choices import check_choice
 from fairmargin.config import Config, load
@@ -27,6 +27,7 @@ from fairmargin.evaluate.accuracy import values
 from fairmargin.losses.inputs import unit
 from fairmargin.record import RunFolder, data_hash
 from fairmargin.run import run
+from fairmargin.runtime import distributed
 from fairmargin.version import __version__
 
 SMALL = 64  # pixels: up to this side one of them tells the colour; larger pictures have textures

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fairmargin import distributed, losses
+from fairmargin import losses
 from fairmargin.batch import Batch
 from fairmargin.choices import check_choice
 from fairmargin.data.loader import Loader
 from fairmargin.methods.base import FinalStage, Method, Sweep
 from fairmargin.networks import Encoder
 from fairmargin.optimise import Player
+from fairmargin.runtime import distributed
 
 LEAST_SCALE = 2**-10  # of a float16 loss: where this has not helped, nothing will
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

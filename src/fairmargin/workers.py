@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
-from fairmargin import progress, threads
-from fairmargin.interrupt import Interrupted, stop_requests
+from fairmargin import progress
+from fairmargin.runtime import threads
+from fairmargin.runtime.signals import Interrupted, stop_requests
 
 POLL = 0.2  # seconds until a request to stop is heard
 READY = object()  # a worker's first message

@@ -23,12 +23,12 @@ from fairmargin.data.split import ArraySplit, Data, FileSplit
 from fairmargin.data.views import HALF, Flip, Randomness, Views, plain, supcon, without_colour
 from fairmargin.evaluate import LinearSettings, answers, collect, evaluate, fit_linear
 from fairmargin.evaluate.linear import OWN_NUMBERS, Linear, first_layer
-from fairmargin.interrupt import Interrupted
 from fairmargin.methods.base import Method
 from fairmargin.progress import Display
 from fairmargin.record import RunRecord, find_runs
 from fairmargin.report.page import write_report
 from fairmargin.run import run
+from fairmargin.runtime.signals import Interrupted
 
 CLASSES, SIDE = 3, 4
 WIDTH = 5

@@ -17,11 +17,12 @@ from statistics import fmean
 import pytest
 import torch
 
-from fairmargin import allocator, assemble, evaluate, toml_text
+from fairmargin import assemble, evaluate, toml_text
 from fairmargin import config as configuration
 from fairmargin.methods import METHODS
 from fairmargin.methods.facts import FACTS
 from fairmargin.networks import ENCODERS, SimpleConvNet
+from fairmargin.runtime import memory
 from fairmargin.train import fit
 from tests.scored import write_scores
 
@@ -141,7 +142,7 @@ def mean_colour(pixels):
 def trained(name, seed, changes):
     """Accuracies on the test set after training with these (key, value) pairs."""
     torch.set_num_threads(1)
-    allocator.keep_memory()
+    memory.keep_memory()
     written = [f"{key}={toml_text.value(value)}" for key, value in changes]
     config = configuration.load(dataset="planted", method=name, seed=seed, overrides=written)
     data = assemble.data(config)

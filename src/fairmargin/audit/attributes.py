@@ -22,7 +22,7 @@ from fairmargin.data.decode import FORMATS
 from fairmargin.data.folder import natural_order
 from fairmargin.data.split import FileSplit, Split
 from fairmargin.data.table import find_column, read_table
-from fairmargin.threads import one_thread
+from fairmargin.runtime.threads import one_thread
 
 AT_ONCE = 1 << 19  # values of pixels held at a time: what the processor caches, several copies of it
 EDGE = 0.1  # brightness per pixel from which on there is an edge

@@ -37,7 +37,7 @@ from fairmargin.losses.inputs import unit
 from fairmargin.losses.moments import COUNT, FIRST, SECOND, set_sums
 from fairmargin.methods.dfr import balanced
 from fairmargin.record import CONFIG, RunError, RunRecord, data_hash
-from fairmargin.threads import one_thread
+from fairmargin.runtime.threads import one_thread
 
 FOLDS = 5
 PROBED = 4000  # samples that a probe is fitted to

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairmargin import distributed
 from fairmargin.choices import check_choice
 from fairmargin.losses.centred import about
 from fairmargin.losses.inputs import check_chunk, check_matrix, full_precision, rows, unit
@@ -31,6 +30,7 @@ from fairmargin.losses.moments import (
     set_sums,
 )
 from fairmargin.losses.operators import operator_above
+from fairmargin.runtime import distributed
 
 VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
 TINY = 1e-12  # with no floor at all, two sets without spread are equal and not 0/0

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fairmargin import distributed
 from fairmargin.losses.centred import centred_sums, pooled
 from fairmargin.losses.inputs import settled, unit
 from fairmargin.losses.limits import limits_of
 from fairmargin.losses.pairs import equality
+from fairmargin.runtime import distributed
 
 DISTANCE_FLOOR = 1e-4  # below which log d is not taken: duplicates have d = 0
 

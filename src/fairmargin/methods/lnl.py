@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.choices import check_choice
-from fairmargin.distributed import gather
 from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
 from fairmargin.networks import MLP, BagNet18, Encoder, ResNet, SimpleConvNet, linear_classifier
+from fairmargin.runtime.distributed import gather
 
 
 def negative_entropy(logits: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.choices import check_choice
-from fairmargin.distributed import from_first_rank, gather_with_place
 from fairmargin.methods.base import MakeEncoder, Method, Unsuited
 from fairmargin.methods.objective import Objective
 from fairmargin.methods.objective import build as build_objective
+from fairmargin.runtime.distributed import from_first_rank, gather_with_place
 
 FLAT = 1e-4  # deviation below which a channel has no texture: dividing by it would turn rounding into one
 

@@ -23,7 +23,7 @@ def world_size() -> int:
 def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Each tensor [n, …] with the rows of all ranks, in rank order: [Σn, …]. Ranks may hold different numbers of rows.
 
-    z, y, b = fairmargin.distributed.gather(z, y, b)
+    z, y, b = fairmargin.runtime.distributed.gather(z, y, b)
     loss = losses.eps_supinfonce(z, y) + losses.fairkl(z, y, b)
     """
     return tuple(gather_with_place(tensor)[0] for tensor in tensors)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fairmargin.start import cpu_quota, prepare, settings
+from fairmargin.runtime.start import cpu_quota, prepare, settings
 
 
 def in_groups(tmp_path, own, **files):
@@ -45,9 +45,9 @@ def test_no_control_groups_at_all(tmp_path):
 
 
 def test_what_the_user_has_chosen_stays(monkeypatch):
-    monkeypatch.setattr("fairmargin.start.cpu_quota", lambda: 1.0)
-    monkeypatch.setattr("fairmargin.start._cores", lambda: 8)
-    monkeypatch.setattr("fairmargin.start.load", lambda: 3.0)
+    monkeypatch.setattr("fairmargin.runtime.start.cpu_quota", lambda: 1.0)
+    monkeypatch.setattr("fairmargin.runtime.start._cores", lambda: 8)
+    monkeypatch.setattr("fairmargin.runtime.start.load", lambda: 3.0)
     assert settings({}) == {"OMP_WAIT_POLICY": "passive", "THP_MEM_ALLOC_ENABLE": "1", "OMP_NUM_THREADS": "1"}
     assert "OMP_WAIT_POLICY" not in settings({"GOMP_SPINCOUNT": "5"})
     assert "OMP_NUM_THREADS" not in settings({"MKL_NUM_THREADS": "3"})
@@ -58,7 +58,7 @@ def test_what_the_user_has_chosen_stays(monkeypatch):
     ("busy", "waiting"), [(0.1, {"GOMP_SPINCOUNT": "1000"}), (2.0, {"OMP_WAIT_POLICY": "passive"})]
 )
 def test_threads_spin_for_a_moment_where_no_one_else_needs_the_core(monkeypatch, busy, waiting):
-    monkeypatch.setattr("fairmargin.start.load", lambda: busy)
+    monkeypatch.setattr("fairmargin.runtime.start.load", lambda: busy)
     found = settings({"OMP_NUM_THREADS": "2", "THP_MEM_ALLOC_ENABLE": "1"})
     assert found == waiting
     assert settings({"OMP_WAIT_POLICY": "active", "OMP_NUM_THREADS": "2", "THP_MEM_ALLOC_ENABLE": "1"}) == {}
@@ -67,8 +67,8 @@ def test_threads_spin_for_a_moment_where_no_one_else_needs_the_core(monkeypatch,
 @pytest.mark.parametrize(("quota", "threads"), [(0.3, "1"), (1.9, "1"), (3.0, "3"), (4.0, None), (math.inf, None)])
 def test_threads_fit_the_quota(monkeypatch, quota, threads):
     """PyTorch counts the four cores itself; only a tighter quota needs a number."""
-    monkeypatch.setattr("fairmargin.start.cpu_quota", lambda: quota)
-    monkeypatch.setattr("fairmargin.start._cores", lambda: 4)
+    monkeypatch.setattr("fairmargin.runtime.start.cpu_quota", lambda: quota)
+    monkeypatch.setattr("fairmargin.runtime.start._cores", lambda: 4)
     assert settings({}).get("OMP_NUM_THREADS") == threads
 
 

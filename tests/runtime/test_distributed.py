@@ -14,8 +14,9 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairmargin import distributed, losses
+from fairmargin import losses
 from fairmargin.losses import limits
+from fairmargin.runtime import distributed
 from tests.losses import reference as ref
 
 gather = distributed.gather
