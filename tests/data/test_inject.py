@@ -8,7 +8,7 @@ from PIL import Image
 
 from fairmargin.batch import DataInfo
 from fairmargin.data import build, inject
-from fairmargin.data.biased_mnist import PALETTES
+from fairmargin.data.datasets.biased_mnist import PALETTES
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import InOrder
 from fairmargin.data.split import ArraySplit, Data, FileSplit, as_evaluated

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from fairmargin.builder_options import options_of
-from fairmargin.data import imagenet
+from fairmargin.data.datasets import imagenet
 from fairmargin.data.views import IMAGENET, plain
 from fairmargin.methods import METHODS
 from fairmargin.methods.sin import SINProxy, amplitude, build_sin, statistics, with_amplitude, with_statistics

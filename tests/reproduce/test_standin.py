@@ -7,7 +7,8 @@ import torch
 from rich.console import Console
 
 from fairmargin import config
-from fairmargin.data import build, imagenet, sources
+from fairmargin.data import build, sources
+from fairmargin.data.datasets import imagenet
 from fairmargin.record import RunRecord
 from fairmargin.report.page import write_report
 from fairmargin.reproduce import standin

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairmargin.audit.section import Progress, silent
+from fairmargin.data.datasets.folder import natural_order
 from fairmargin.data.decode import FORMATS
-from fairmargin.data.folder import natural_order
 from fairmargin.data.split import FileSplit, Split
 from fairmargin.data.table import find_column, read_table
 from fairmargin.runtime.threads import one_thread

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairmargin.choices import check_choice
 from fairmargin.data.bias import assign_by_count, count_cells
-from fairmargin.data.biased_mnist import COLOURS, PALETTES, TENTH
+from fairmargin.data.datasets.biased_mnist import COLOURS, PALETTES, TENTH
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
 
 MOST_VALUES = 10  # of the planted attribute; with more classes several share one

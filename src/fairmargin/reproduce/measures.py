@@ -15,7 +15,7 @@ import torch
 from fairmargin import assemble
 from fairmargin.checkpoint import write_atomically
 from fairmargin.config import Config
-from fairmargin.data.imagenet import clusters_of, texture_clusters, unbiased_accuracy
+from fairmargin.data.datasets.imagenet import clusters_of, texture_clusters, unbiased_accuracy
 from fairmargin.data.sources import MissingData, data_root
 from fairmargin.data.split import FileSplit
 from fairmargin.record import RunRecord

@@ -17,8 +17,8 @@ import numpy as np
 from PIL import Image
 
 from fairmargin.choices import check_choice
-from fairmargin.data.biased_mnist import embedded_digits
-from fairmargin.data.imagenet import CSV_HEADER, CSV_ROWS, HUNDRED, NINE
+from fairmargin.data.datasets.biased_mnist import embedded_digits
+from fairmargin.data.datasets.imagenet import CSV_HEADER, CSV_ROWS, HUNDRED, NINE
 from fairmargin.data.sources import STANDIN
 
 MARK = "Pictures drawn in the layouts of real datasets, to rehearse a reproduction. Accuracies on them mean nothing.\n"

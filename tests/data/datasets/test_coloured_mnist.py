@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairmargin.data import coloured_mnist, sources
+from fairmargin.data import sources
+from fairmargin.data.datasets import coloured_mnist
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin.data import celeba
+from fairmargin.data.datasets import celeba
 from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import as_evaluated

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from fairmargin.data import table as table_module
-from fairmargin.data.folder import BadManifest, build, natural_order, read_folder, read_manifest
+from fairmargin.data.datasets.folder import BadManifest, build, natural_order, read_folder, read_manifest
 from fairmargin.data.split import ArraySplit, FileSplit
 
 FRACTIONS = {"valid_fraction": 0.2, "test_fraction": 0.2}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fairmargin.data import align_conflict
+from fairmargin.data.datasets import align_conflict
 from fairmargin.data.split import Data
 from fairmargin.data.views import CIFAR10, crop_flip, plain
 

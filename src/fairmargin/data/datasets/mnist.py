@@ -8,7 +8,7 @@ import torch
 from fairmargin.batch import DataInfo
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import count_cells, split_off
-from fairmargin.data.biased_mnist import DIGITS, embedded_digits
+from fairmargin.data.datasets.biased_mnist import DIGITS, embedded_digits
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain
 

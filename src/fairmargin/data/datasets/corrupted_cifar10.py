@@ -16,9 +16,10 @@ import numpy as np
 
 from fairmargin.batch import DataInfo
 from fairmargin.choices import check_choice
-from fairmargin.data import align_conflict, corruptions, raw, sources
+from fairmargin.data import corruptions, raw, sources
 from fairmargin.data.bias import assign_by_milestones, count_cells
-from fairmargin.data.cifar import CLASSES, in_memory
+from fairmargin.data.datasets import align_conflict
+from fairmargin.data.datasets.cifar import CLASSES, in_memory
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import CIFAR10, crop_flip, plain
 

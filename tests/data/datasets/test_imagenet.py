@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin.data import imagenet
+from fairmargin.data.datasets import imagenet
 from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import as_evaluated

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin.data import align_conflict
+from fairmargin.data.datasets import align_conflict
 from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.geometry import Geometry
 from fairmargin.data.sources import MissingData

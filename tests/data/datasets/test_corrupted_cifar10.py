@@ -8,9 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin.data import corrupted_cifar10, raw, sources
+from fairmargin.data import raw, sources
 from fairmargin.data.bias import assign_by_milestones
 from fairmargin.data.corruptions import corrupt
+from fairmargin.data.datasets import corrupted_cifar10
 
 
 @pytest.fixture

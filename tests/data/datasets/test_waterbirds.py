@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin.data import waterbirds
+from fairmargin.data.datasets import waterbirds
 from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import as_evaluated

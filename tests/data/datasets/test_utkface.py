@@ -4,7 +4,7 @@ from PIL import Image
 
 from fairmargin import assemble, checkpoint, scores
 from fairmargin.config import load
-from fairmargin.data import utkface
+from fairmargin.data.datasets import utkface
 from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.geometry import Geometry
 from fairmargin.data.sources import MissingData

@@ -16,7 +16,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.choices import check_choice
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import assign_by_milestones, count_cells
-from fairmargin.data.biased_mnist import DIGITS
+from fairmargin.data.datasets.biased_mnist import DIGITS
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin.data import bffhq
+from fairmargin.data.datasets import bffhq
 from fairmargin.data.sources import MissingData
 
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairmargin.data import cifar, raw, sources
+from fairmargin.data import raw, sources
+from fairmargin.data.datasets import cifar
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairmargin.data import dsprites
+from fairmargin.data.datasets import dsprites
 from fairmargin.data.sources import MissingData
 
 FACTORS = {"shape": 3, "scale": 6, "orientation": 8, "x": 8, "y": 8}

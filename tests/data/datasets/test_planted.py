@@ -6,7 +6,8 @@ import torch
 
 from fairmargin import assemble, evaluate
 from fairmargin import config as configuration
-from fairmargin.data import build, planted
+from fairmargin.data import build
+from fairmargin.data.datasets import planted
 from fairmargin.train import fit
 
 DATA = build("planted")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairmargin.data import biased_mnist, raw, sources
+from fairmargin.data import raw, sources
 from fairmargin.data.bias import assign_by_count
+from fairmargin.data.datasets import biased_mnist
 
 HASHES = {  # seed, ρ → first sources, then sha256[:16] of train source, train bias, test source, test bias
     (0, 0.999): ((3278, 25913, 50489, 57770), "cebf289d014d7fb3", "7c79cb70c83bc43b", "f8f7331b2301a5b4", "178baaae6580ab71"),

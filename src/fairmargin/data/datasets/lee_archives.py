@@ -6,8 +6,8 @@ The images of BAR are those of Nam et al. (NeurIPS 2020); Kim et al. (CVPR 2019)
 from functools import partial
 from pathlib import Path
 
-from fairmargin.data import align_conflict
-from fairmargin.data.biased_mnist import DIGITS
+from fairmargin.data.datasets import align_conflict
+from fairmargin.data.datasets.biased_mnist import DIGITS
 from fairmargin.data.split import Data
 from fairmargin.data.views import CIFAR10, HALF, crop_flip, plain
 
