@@ -18,7 +18,7 @@ from fairmargin import config as configuration
 from fairmargin.captured import FILE, Answers, Captured
 from fairmargin.cli import app
 from fairmargin.data.bias import count_cells
-from fairmargin.losses.fairkl import DIVERGENCES
+from fairmargin.losses._fairkl import DIVERGENCES
 from fairmargin.record import RunRecord, data_hash
 from fairmargin.run import run
 from fairmargin.train import fit

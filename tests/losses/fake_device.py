@@ -18,7 +18,7 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fairmargin
-from fairmargin.losses import limits
+from fairmargin.losses import _limits
 from tests.losses.every import CASES, batch
 
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
@@ -43,7 +43,7 @@ def device():
     module = backend_registration._DummyBackendModule()
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     backend_registration._setup_privateuseone_for_python_backend("nothing", backend_module=module)
-    limits.LIMITS["nothing"] = limits.LIMITS["cuda"]
+    _limits.LIMITS["nothing"] = _limits.LIMITS["cuda"]
     return "nothing"
 
 

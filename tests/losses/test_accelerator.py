@@ -20,17 +20,17 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from fairmargin import losses
-from fairmargin.losses import limits, pairs
+from fairmargin.losses import _limits, _pairs
 from tests.losses.every import CASES, NO_LOSSES, batch
 
-HOST = limits.LIMITS["cpu"]
+HOST = _limits.LIMITS["cpu"]
 N = 96
 SMALL = {"one_block": 16, "chunk_bytes": 20 * N * 4, "chunk_rows": (4, 20), "pairs": 20 * N}
 ROWS = {
-    "cuda, one block": limits.LIMITS["cuda"],
-    "cuda, chunks": replace(limits.LIMITS["cuda"], **SMALL),
-    "cuda, windows and cells": replace(limits.LIMITS["cuda"], **SMALL, windows=0, matrix=0),
-    "mps, chunks": replace(limits.LIMITS["mps"], **SMALL),
+    "cuda, one block": _limits.LIMITS["cuda"],
+    "cuda, chunks": replace(_limits.LIMITS["cuda"], **SMALL),
+    "cuda, windows and cells": replace(_limits.LIMITS["cuda"], **SMALL, windows=0, matrix=0),
+    "mps, chunks": replace(_limits.LIMITS["mps"], **SMALL),
 }
 FUNCTIONS = [name for name in CASES if name[0].islower()]
 EPSILON_FAMILY = [
@@ -56,7 +56,7 @@ BY_CELLS = [name for name in CASES if name.lower().startswith("fairkl") and not 
 
 def use(monkeypatch, row):
     """Let the CPU be treated like the device of this row."""
-    monkeypatch.setitem(limits.LIMITS, "cpu", row)
+    monkeypatch.setitem(_limits.LIMITS, "cpu", row)
 
 
 def value_and_gradient(loss, x):
@@ -134,7 +134,7 @@ class TestValues:
         expected, expected_gradient = exact[name]
         assert value.dtype == gradient.dtype == torch.float32
         assert value.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
-        error = 2e-5 if limits.LIMITS["cpu"].scalars == torch.float64 else 1e-4
+        error = 2e-5 if _limits.LIMITS["cpu"].scalars == torch.float64 else 1e-4
         assert (gradient - expected_gradient).norm() < error * expected_gradient.norm()
 
     @pytest.mark.parametrize("row", ["cuda, chunks", "cuda, windows and cells"])
@@ -168,13 +168,13 @@ class TestValues:
 
     @pytest.mark.parametrize("name", ["eps_supinfonce", "biascon", "fairkl negatives", "fairkl any length"])
     def test_gradcheck(self, monkeypatch, name):
-        use(monkeypatch, replace(limits.LIMITS["cuda"], one_block=6, chunk_bytes=1, chunk_rows=(4, 4), pairs=4 * 14))
+        use(monkeypatch, replace(_limits.LIMITS["cuda"], one_block=6, chunk_bytes=1, chunk_rows=(4, 4), pairs=4 * 14))
         x = batch(14, dtype=torch.float64)
         assert torch.autograd.gradcheck(lambda z: CASES[name](replace(x, z=z)), (x.z,))
 
     def test_second_derivatives_of_fairkl(self, monkeypatch):
         """Pivots and centres are constants that cancel, in the second derivative too."""
-        use(monkeypatch, limits.LIMITS["cuda"])
+        use(monkeypatch, _limits.LIMITS["cuda"])
         x = batch(6, dtype=torch.float64)
         loss = lambda z: losses.fairkl(z, x.y % 2, x.b.clamp_min(0) % 2, negatives=True)
         assert torch.autograd.gradgradcheck(loss, (x.z.detach()[:, :2].requires_grad_(),))
@@ -340,7 +340,7 @@ class TestOneGraph:
 
     @pytest.mark.parametrize("name", ["eps_supinfonce", "fairkl negatives", "fairkl scores"])
     def test_dense_up_to_the_threshold_of_the_device(self, monkeypatch, name):
-        use(monkeypatch, limits.LIMITS["cuda"])
+        use(monkeypatch, _limits.LIMITS["cuda"])
         with FakeTensorMode():
             assert graphs_of(CASES[name], batch(4096)) == (0, [])
             breaks, operators = graphs_of(CASES[name], batch(4098))
@@ -373,7 +373,7 @@ class TestOneGraph:
         x = batch(N)
         expected, expected_gradient = value_and_gradient(CASES[name], x)
         use(monkeypatch, replace(HOST, **SMALL) if row == "cpu" else ROWS["cuda, chunks"])
-        monkeypatch.setattr(pairs, "CHUNK_BACKEND", "aot_eager")
+        monkeypatch.setattr(_pairs, "CHUNK_BACKEND", "aot_eager")
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         compiled = torch.compile(CASES[name], backend="aot_eager", fullgraph=True)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from fairmargin import losses
-from fairmargin.losses import contrastive, limits, pairs
+from fairmargin.losses import _limits, _pairs, contrastive
 from tests.losses import reference as ref
 
 EPSILONS = [0.0, 0.1, 0.5, 2.0, 20.0, math.inf]
@@ -200,7 +200,7 @@ def test_float32_gradient_is_right_at_low_temperature(temperature):
 def test_large_batch_is_streamed_and_equals_dense(name, classes):
     """Few large classes, many, and about one sample in each."""
     n = 900
-    assert n > limits.LIMITS["cpu"].one_block
+    assert n > _limits.LIMITS["cpu"].one_block
     z, y, _ = ref.random_batch(8, n=n, d=16, classes=classes)
     z = z[:, 0]
     form = name.split("-")[1]
@@ -212,7 +212,7 @@ def test_large_batch_is_streamed_and_equals_dense(name, classes):
     if form == "c":
         member = partial(member, positives="sum" if name.endswith("sum") else "mean")
     x = z.clone().requires_grad_()
-    total, valid = pairs.dense(F.normalize(x, dim=1), y, member, temperature=0.1)
+    total, valid = _pairs.dense(F.normalize(x, dim=1), y, member, temperature=0.1)
     (expected,) = torch.autograd.grad(total / valid, x)
     value = MEMBERS[name](x, y, epsilon=0.25)
     (gradient,) = torch.autograd.grad(value, x)

@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional as F
 
 from fairmargin import losses
-from fairmargin.losses import limits, moments
+from fairmargin.losses import _limits, _moments
 from tests.losses import reference as ref
 
-module = importlib.import_module("fairmargin.losses.fairkl")  # the package's attribute of that name is the function
+module = importlib.import_module("fairmargin.losses._fairkl")  # the package's attribute of that name is the function
 
 DIVERGENCES = ["kl", "jeffreys", "moments", "mean", "lognormal", "absolute-mean"]
 OF_DISTANCES = ["kl", "jeffreys", "moments", "mean"]  # whose sums come from groups too
@@ -18,7 +18,7 @@ OF_DISTANCES = ["kl", "jeffreys", "moments", "mean"]  # whose sums come from gro
 
 def matrix_up_to(monkeypatch, rows):
     """Batches of more rows take the linear way."""
-    monkeypatch.setitem(limits.LIMITS, "cpu", replace(limits.LIMITS["cpu"], matrix=rows))
+    monkeypatch.setitem(_limits.LIMITS, "cpu", replace(_limits.LIMITS["cpu"], matrix=rows))
 
 
 DIVERGENCES = ["kl", "jeffreys", "moments", "mean", "lognormal"]
@@ -108,7 +108,7 @@ def test_compiled_with_unknown_bias(settings):
 def test_many_cells_fall_back_to_pairs(monkeypatch):
     matrix_up_to(monkeypatch, 0)
     called = []
-    monkeypatch.setattr(moments, "_CellSums", called)
+    monkeypatch.setattr(_moments, "_CellSums", called)
     z, y, b = ref.random_batch(14, n=40, d=8, classes=40, biases=40)
     y[1], b[1] = y[0], b[0] + 1
     expected = ref.fairkl(ref.unit(z[:, 0]), y.tolist(), b.tolist(), divergence="mean", negatives=True)

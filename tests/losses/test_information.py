@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from fairmargin import losses
-from fairmargin.losses import limits
+from fairmargin.losses import _limits
 from tests.losses import reference as ref
 
 NAMES = ("infonce", "infol1o", "lower", "upper")
@@ -191,7 +191,7 @@ class TestFeatures:
         assert all(math.isnan(x) for bounds in found for x in numbers(bounds))
 
     def test_large_batches_are_streamed(self):
-        z, y, _ = ref.random_batch(71, n=limits.LIMITS["cpu"].one_block + 100, d=8, classes=5)
+        z, y, _ = ref.random_batch(71, n=_limits.LIMITS["cpu"].one_block + 100, d=8, classes=5)
         unit = F.normalize(z[:, 0], dim=1)
         expected = numbers(losses.information_bounds_from_scores(unit @ unit.T / 0.1, y))
         assert numbers(losses.information_bounds(z, y)) == pytest.approx(expected, rel=1e-9)

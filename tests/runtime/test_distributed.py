@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairmargin import losses
-from fairmargin.losses import limits
+from fairmargin.losses import _limits
 from fairmargin.runtime import distributed
 from tests.losses import reference as ref
 
@@ -91,13 +91,13 @@ def worker(rank, port, failures):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     # 80 rows would take the pairs: make the cells' all-reduce run. Then as on an accelerator, which gathers features.
-    cells, accelerator = replace(limits.LIMITS["cpu"], matrix=0), limits.LIMITS["cuda"]
+    cells, accelerator = replace(_limits.LIMITS["cpu"], matrix=0), _limits.LIMITS["cuda"]
     cases = [(name, cells) for name in [*GATHERED, *REDUCED]] + [(name, accelerator) for name in REDUCED]
     try:
         for name, row in cases:
-            limits.LIMITS["cpu"] = cells
+            _limits.LIMITS["cpu"] = cells
             expected, expected_gradients = one_process(name)
-            limits.LIMITS["cpu"] = row
+            _limits.LIMITS["cpu"] = row
             value, gradients = two_processes(rank, name)
             if abs(value - expected) > 1e-9 * max(1, abs(expected)):
                 failures.put(f"{name}: rank {rank} has the value {value}, one process {expected}")

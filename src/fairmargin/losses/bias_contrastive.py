@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fairmargin.choices import check_choice
+from fairmargin.losses._fairkl import check_not_zero
+from fairmargin.losses._operators import operator_above
+from fairmargin.losses._pairs import Weighting, mean_over_anchors
 from fairmargin.losses.contrastive import _supcon_out, several_blocks
-from fairmargin.losses.fairkl import check_not_zero
 from fairmargin.losses.inputs import check_matrix, check_temperature, full_precision, rows, settled, unit
-from fairmargin.losses.operators import operator_above
-from fairmargin.losses.pairs import Weighting, mean_over_anchors
 
 
 @operator_above(several_blocks)

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairmargin.choices import check_choice
+from fairmargin.losses._limits import Limits, limits_of
+from fairmargin.losses._operators import operator_above
+from fairmargin.losses._pairs import Block, RowLoss, compiled_chunks, masked_logsumexp, mean_over_anchors
 from fairmargin.losses.inputs import check_epsilon, check_temperature, check_tensor, rows
-from fairmargin.losses.limits import Limits, limits_of
-from fairmargin.losses.operators import operator_above
-from fairmargin.losses.pairs import Block, RowLoss, compiled_chunks, masked_logsumexp, mean_over_anchors
 
 TINY = 1e-30  # keeps 0/0 away from anchors without positives, which are masked out
 # Rows up to which form d holds all its triples at a time.

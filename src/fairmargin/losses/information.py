@@ -14,9 +14,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fairmargin.losses._pairs import Block, RowLoss, masked_logsumexp, sum_over_anchors
 from fairmargin.losses.contrastive import FORMS, image_of_each_view
 from fairmargin.losses.inputs import check_ids, check_matrix, check_temperature, full_precision, rows
-from fairmargin.losses.pairs import Block, RowLoss, masked_logsumexp, sum_over_anchors
 
 INFONCE: RowLoss = partial(FORMS["c"], epsilon=0.0, positives="mean")
 INFOL1O: RowLoss = partial(FORMS["c"], epsilon=math.inf, positives="mean")

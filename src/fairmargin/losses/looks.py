@@ -5,7 +5,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from fairmargin.losses.limits import limits_of
+from fairmargin.losses._limits import limits_of
 
 # True: everywhere; False: nowhere; None: where a look is free.
 _setting: bool | None = None

@@ -5,6 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairmargin.losses._end import end
+from fairmargin.losses._fairkl import VARIANCE_FLOOR, fairkl_terms
+from fairmargin.losses._limits import limits_of
 from fairmargin.losses.bias_contrastive import biascon, softcon
 from fairmargin.losses.classification import bias_balanced_cross_entropy, generalized_cross_entropy
 from fairmargin.losses.contrastive import (
@@ -17,9 +20,6 @@ from fairmargin.losses.contrastive import (
     warn_of_epsilon,
 )
 from fairmargin.losses.dependence import hsic
-from fairmargin.losses.end import end
-from fairmargin.losses.fairkl import VARIANCE_FLOOR, fairkl_terms
-from fairmargin.losses.limits import limits_of
 from fairmargin.losses.margin import PUBLISHED_STEPS, l_softmax, l_softmax_anneal, large_margin
 
 

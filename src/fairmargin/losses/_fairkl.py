@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from fairmargin.choices import check_choice
-from fairmargin.losses.centred import about
-from fairmargin.losses.inputs import check_chunk, check_matrix, full_precision, rows, unit
-from fairmargin.losses.limits import Limits, limits_of
-from fairmargin.losses.looks import checked
-from fairmargin.losses.moments import (
+from fairmargin.losses._centred import about
+from fairmargin.losses._limits import Limits, limits_of
+from fairmargin.losses._moments import (
     COUNT,
     FIRST,
     MASS,
@@ -29,7 +27,9 @@ from fairmargin.losses.moments import (
     self_pairs,
     set_sums,
 )
-from fairmargin.losses.operators import operator_above
+from fairmargin.losses._operators import operator_above
+from fairmargin.losses.inputs import check_chunk, check_matrix, full_precision, rows, unit
+from fairmargin.losses.looks import checked
 from fairmargin.runtime import distributed
 
 VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)

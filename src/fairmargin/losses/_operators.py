@@ -17,9 +17,9 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from fairmargin.losses._limits import Limits, limits_of
+from fairmargin.losses._pairs import compiled_chunks
 from fairmargin.losses.inputs import full_precision
-from fairmargin.losses.limits import Limits, limits_of
-from fairmargin.losses.pairs import compiled_chunks
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fairmargin.losses.centred import centred_sums, pooled
+from fairmargin.losses._centred import centred_sums, pooled
+from fairmargin.losses._limits import limits_of
+from fairmargin.losses._pairs import equality
 from fairmargin.losses.inputs import settled, unit
-from fairmargin.losses.limits import limits_of
-from fairmargin.losses.pairs import equality
 from fairmargin.runtime import distributed
 
 DISTANCE_FLOOR = 1e-4  # below which log d is not taken: duplicates have d = 0

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from fairmargin.choices import check_choice
-from fairmargin.losses.centred import number_groups
+from fairmargin.losses._centred import number_groups
+from fairmargin.losses._limits import limits_of
 from fairmargin.losses.inputs import rows
-from fairmargin.losses.limits import limits_of
 
 
 def end(
