@@ -6,7 +6,7 @@ import torch
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.data.split import ArraySplit
-from fairmargin.losses.looks import checked
+from fairmargin.losses._looks import checked
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import Method
 from fairmargin.optimise import player, schedule

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fairmargin.checkpoint import load_weights, save_weights
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.split import Data, Split
-from fairmargin.losses.inputs import unit
 from fairmargin.record import data_hash
+from fairmargin.vectors import unit
 
 FILE = "scores.safetensors"
 ENTRY = "fairmargin scores"  # of the metadata

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.config import DataConfig, MethodConfig, NetworkConfig
 from fairmargin.data import DATASETS
 from fairmargin.evaluate import CLASSIFIER_MEANINGS, MEANINGS

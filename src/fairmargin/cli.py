@@ -158,7 +158,7 @@ def evaluate(
 
     from fairmargin import assemble, checkpoint
     from fairmargin import config as configuration
-    from fairmargin.choices import check_choice
+    from fairmargin.checks import check_choice
     from fairmargin.evaluate import evaluate as measure
     from fairmargin.record import RunRecord
 
@@ -355,7 +355,7 @@ def list_names(
 ) -> None:
     """Show what there is: methods, datasets, networks, accuracies, classifiers; or the options of one of them."""
     from fairmargin.catalogue import CATALOGUES, options
-    from fairmargin.choices import check_choice
+    from fairmargin.checks import check_choice
 
     with said_plainly():
         check_choice(what, "list", CATALOGUES)

@@ -32,7 +32,7 @@ from pydantic import (
 
 from fairmargin import toml_text
 from fairmargin.builder_options import Option, none_is_nothing, options_of, written
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data import DATASETS, is_own
 from fairmargin.networks import ENCODERS
 

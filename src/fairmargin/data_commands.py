@@ -69,7 +69,7 @@ def show(
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "train",
 ) -> None:
     """Draw examples and the (label × bias) counts of a dataset. Other options are the dataset's own: --rho 0.9 …"""
-    from fairmargin.choices import check_choice
+    from fairmargin.checks import check_choice
     from fairmargin.data import DATASETS, build, is_own, options
     from fairmargin.data.show import draw
     from fairmargin.data.table import SHOWN

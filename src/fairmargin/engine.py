@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fairmargin import progress, workers
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.sources import VARIABLE
 from fairmargin.record import Locked, RunFolder
 from fairmargin.runtime import threads

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 
 
 class LARS(Optimizer):

@@ -22,7 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.samplers import BiasAware, GroupBalanced, Sampler, Shuffled
 from fairmargin.losses import eps_supinfonce, fairkl
 from fairmargin.losses.contrastive import warn_of_epsilon

@@ -18,16 +18,16 @@ from torch import Tensor
 
 from fairmargin import assemble, captured, checkpoint, toml_text
 from fairmargin.captured import FEATURES, FILE, Answers, Captured
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.config import Config, load
 from fairmargin.data import Data, Split
 from fairmargin.data.split import as_evaluated
 from fairmargin.evaluate import answers, collect
 from fairmargin.evaluate.accuracy import values
-from fairmargin.losses.inputs import unit
 from fairmargin.record import RunFolder, data_hash
 from fairmargin.run import run
 from fairmargin.runtime import distributed
+from fairmargin.vectors import unit
 from fairmargin.version import __version__
 
 SMALL = 64  # pixels: up to this side one of them tells the colour; larger pictures have textures

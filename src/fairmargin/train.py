@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairmargin import losses
 from fairmargin.batch import Batch
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.loader import Loader
 from fairmargin.methods.base import FinalStage, Method, Sweep
 from fairmargin.networks import Encoder

@@ -9,7 +9,7 @@ from fairmargin.audit.arrays import read
 from fairmargin.audit.embeddings import audit_arrays, audit_run, fairkl_by_class
 from fairmargin.evaluate.similarity import SETS, similarities
 from fairmargin.losses import fairkl
-from fairmargin.losses.inputs import unit
+from fairmargin.vectors import unit
 from tests.report.fake_runs import write_awkward_run, write_run, write_unfinished_run
 
 

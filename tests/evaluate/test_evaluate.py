@@ -14,8 +14,8 @@ from fairmargin.evaluate import CLASSIFIERS, NAMES, USUAL, collect, evaluate, ju
 from fairmargin.evaluate.accuracy import values
 from fairmargin.evaluate.probe import fit_probe, knn_logits
 from fairmargin.evaluate.similarity import ordering, similarities
-from fairmargin.losses.inputs import unit
 from fairmargin.methods.base import Method
+from fairmargin.vectors import unit
 
 CLASSES, BIASES = 3, 4
 

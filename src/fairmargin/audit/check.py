@@ -24,7 +24,7 @@ class Limit:
     bound: float
 
     def __post_init__(self) -> None:
-        from fairmargin.choices import check_choice
+        from fairmargin.checks import check_choice
         from fairmargin.evaluate.accuracy import NAMES
 
         check_choice(self.name, "accuracy", (*NAMES, GAP))

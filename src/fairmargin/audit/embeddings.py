@@ -34,10 +34,10 @@ from fairmargin.evaluate.probe import fit_probe
 from fairmargin.evaluate.similarity import SETS, ordering, similarities
 from fairmargin.losses._fairkl import VARIANCE_FLOOR, Moments, gaussian_kl
 from fairmargin.losses._moments import COUNT, FIRST, SECOND, set_sums
-from fairmargin.losses.inputs import unit
 from fairmargin.methods.dfr import balanced
 from fairmargin.record import CONFIG, RunError, RunRecord, data_hash
 from fairmargin.runtime.threads import one_thread
+from fairmargin.vectors import unit
 
 FOLDS = 5
 PROBED = 4000  # samples that a probe is fitted to

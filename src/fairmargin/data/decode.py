@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 
 ImageSize = int | tuple[int, int]  # one side of a square, or (height, width)
 MODES = ("stretch", "crop", "pad")

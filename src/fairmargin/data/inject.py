@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.bias import assign_by_count, count_cells
 from fairmargin.data.datasets.biased_mnist import COLOURS, PALETTES, TENTH
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 
 
 def keywords(builder: Callable[..., Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.archives import BadArchive, extract
 from fairmargin.data.download import MAX_CONTENT, DownloadFailed, download, pack, problem
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import InOrder
 from fairmargin.data.split import Data, Split, as_evaluated
@@ -33,8 +33,8 @@ from fairmargin.evaluate.linear import Linear, LinearSettings, Progress, fit_lin
 from fairmargin.evaluate.modes import evaluating
 from fairmargin.evaluate.probe import Probe, fit_probe, knn_logits
 from fairmargin.evaluate.similarity import ordering, similarities
-from fairmargin.losses.inputs import unit
 from fairmargin.methods.base import Method
+from fairmargin.vectors import unit
 
 CLASSIFIER_MEANINGS = {
     "own": "the method's own: what you would deploy",

@@ -9,7 +9,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairmargin.losses.inputs import check_ids, check_matrix, unit
+from fairmargin.losses.inputs import check_ids, check_matrix
+from fairmargin.vectors import unit
 
 L2 = 1e-4
 TOLERANCE = 1e-7  # on every entry of the gradient of a loss that starts at log(classes)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fairmargin.losses._fairkl import Moments, gaussian_kl
-from fairmargin.losses.inputs import check_ids, check_matrix, unit
+from fairmargin.losses.inputs import check_ids, check_matrix
+from fairmargin.vectors import unit
 
 SETS = ("positive-aligned", "positive-conflicting", "negative-aligned", "negative-conflicting")
 ITSELF = len(SETS)

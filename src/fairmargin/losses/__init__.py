@@ -8,6 +8,7 @@ which devices values are checked.
 
 from fairmargin.losses._end import end
 from fairmargin.losses._fairkl import FairKLTerms, fairkl, fairkl_terms
+from fairmargin.losses._looks import check
 from fairmargin.losses.bias_contrastive import biascon, softcon
 from fairmargin.losses.classification import bias_balanced_cross_entropy, generalized_cross_entropy
 from fairmargin.losses.contrastive import (
@@ -21,7 +22,6 @@ from fairmargin.losses.contrastive import (
 )
 from fairmargin.losses.dependence import hsic
 from fairmargin.losses.information import InformationBounds, information_bounds, information_bounds_from_scores
-from fairmargin.losses.looks import check
 from fairmargin.losses.margin import l_softmax, l_softmax_anneal, large_margin
 from fairmargin.losses.modules import (
     HSIC,

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairmargin.losses import _pairs as blocks
 from fairmargin.losses._limits import limits_of
-from fairmargin.losses.inputs import settled
+from fairmargin.vectors import settled
 
 TINY = 1e-30  # keeps 0/0 away from sets without pairs, which are dropped afterwards
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.losses._centred import about
 from fairmargin.losses._limits import Limits, limits_of
+from fairmargin.losses._looks import checked
 from fairmargin.losses._moments import (
     COUNT,
     FIRST,
@@ -28,9 +29,9 @@ from fairmargin.losses._moments import (
     set_sums,
 )
 from fairmargin.losses._operators import operator_above
-from fairmargin.losses.inputs import check_chunk, check_matrix, full_precision, rows, unit
-from fairmargin.losses.looks import checked
+from fairmargin.losses.inputs import check_chunk, check_matrix, rows
 from fairmargin.runtime import distributed
+from fairmargin.vectors import full_precision, unit
 
 VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
 TINY = 1e-12  # with no floor at all, two sets without spread are equal and not 0/0

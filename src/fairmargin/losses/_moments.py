@@ -26,8 +26,8 @@ from torch.utils.checkpoint import checkpoint
 from fairmargin.losses._centred import centred_sums, pooled
 from fairmargin.losses._limits import limits_of
 from fairmargin.losses._pairs import equality
-from fairmargin.losses.inputs import settled, unit
 from fairmargin.runtime import distributed
+from fairmargin.vectors import settled, unit
 
 DISTANCE_FLOOR = 1e-4  # below which log d is not taken: duplicates have d = 0
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairmargin.losses._limits import Limits, limits_of
 from fairmargin.losses._pairs import compiled_chunks
-from fairmargin.losses.inputs import full_precision
+from fairmargin.vectors import full_precision
 
 P = ParamSpec("P")
 R = TypeVar("R")

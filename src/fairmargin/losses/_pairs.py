@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from fairmargin.losses._limits import Limits, limits_of
+from fairmargin.losses._looks import checked
 from fairmargin.losses.inputs import check_chunk
-from fairmargin.losses.looks import checked
 
 _FAR = 1e30  # below every similarity; a finite number, because exp and log of infinities take the slow path
 

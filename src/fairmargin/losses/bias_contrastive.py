@@ -8,12 +8,13 @@ mean_i  −Σ_p q_ip log( e^{s_ip} / Σ_{a≠i} e^{s_ia} ) / Σ_p q_ip,   p over
 import torch
 from torch import Tensor
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.losses._fairkl import check_not_zero
 from fairmargin.losses._operators import operator_above
 from fairmargin.losses._pairs import Weighting, mean_over_anchors
 from fairmargin.losses.contrastive import _supcon_out, several_blocks
-from fairmargin.losses.inputs import check_matrix, check_temperature, full_precision, rows, settled, unit
+from fairmargin.losses.inputs import check_matrix, check_temperature, rows
+from fairmargin.vectors import full_precision, settled, unit
 
 
 @operator_above(several_blocks)

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairmargin.losses.inputs import check_classes, check_ids, check_matrix, full_precision
-from fairmargin.losses.looks import checked
+from fairmargin.losses._looks import checked
+from fairmargin.losses.inputs import check_classes, check_ids, check_matrix
+from fairmargin.vectors import full_precision
 
 PRIOR_FLOOR = 1e-9  # of the released code: an empty (bias, label) cell shifts its logit by −20.7, not by −∞
 

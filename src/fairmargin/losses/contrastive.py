@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.losses._limits import Limits, limits_of
 from fairmargin.losses._operators import operator_above
 from fairmargin.losses._pairs import Block, RowLoss, compiled_chunks, masked_logsumexp, mean_over_anchors

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from fairmargin.choices import check_choice
-from fairmargin.losses.inputs import check_matrix, full_precision
+from fairmargin.checks import check_choice
+from fairmargin.losses.inputs import check_matrix
+from fairmargin.vectors import full_precision
 
 
 def hsic(

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fairmargin.losses._pairs import Block, RowLoss, masked_logsumexp, sum_over_anchors
 from fairmargin.losses.contrastive import FORMS, image_of_each_view
-from fairmargin.losses.inputs import check_ids, check_matrix, check_temperature, full_precision, rows
+from fairmargin.losses.inputs import check_ids, check_matrix, check_temperature, rows
+from fairmargin.vectors import full_precision
 
 INFONCE: RowLoss = partial(FORMS["c"], epsilon=0.0, positives="mean")
 INFOL1O: RowLoss = partial(FORMS["c"], epsilon=math.inf, positives="mean")

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairmargin.choices import check_choice
-from fairmargin.losses.inputs import check_classes, check_matrix, full_precision
+from fairmargin.checks import check_choice
+from fairmargin.losses.inputs import check_classes, check_matrix
+from fairmargin.vectors import full_precision
 
 
 def l_softmax(

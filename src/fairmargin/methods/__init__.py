@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.methods.base import MakeEncoder, Method
 from fairmargin.methods.blind_eye import BlindEye
 from fairmargin.methods.dfa import DFA

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
 from fairmargin.methods.lnl import bias_cross_entropy, mean_where_known
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import gather
+from fairmargin.vectors import full_precision
 
 
 def confusion(logits: Tensor) -> Tensor:

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, first_view
 from fairmargin.methods.lff import RelativeDifficulty
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import from_first_rank, gather
+from fairmargin.vectors import full_precision
 
 
 class DFA(Method):

@@ -18,9 +18,8 @@ from scipy.optimize import Bounds, minimize
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.evaluate.probe import fit_probe
-from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import (
     FinalStage,
     MakeEncoder,
@@ -33,6 +32,7 @@ from fairmargin.methods.base import (
 )
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import from_first_rank, gather
+from fairmargin.vectors import full_precision
 
 CHOICES = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # of C, in the released code's order: the first of equals is taken
 

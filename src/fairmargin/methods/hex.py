@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.losses.inputs import full_precision, unit
 from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, Sweep, first_view
 from fairmargin.runtime.distributed import from_first_rank, gather
+from fairmargin.vectors import full_precision, unit
 
 TEXTURE = 32  # numbers that describe an image's texture, a
 RIDGE = 1e-6  # of the mean eigenvalue of F_GᵀF_G, which is nearly singular

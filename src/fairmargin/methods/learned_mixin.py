@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, Sweep, first_view
 from fairmargin.networks import build_bias_encoder, linear_classifier
 from fairmargin.runtime.distributed import gather
+from fairmargin.vectors import full_precision
 
 
 class LearnedMixin(Method):

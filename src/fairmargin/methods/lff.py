@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import MakeEncoder, Method, first_view
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import gather
+from fairmargin.vectors import full_precision
 
 
 class RelativeDifficulty(nn.Module):

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.choices import check_choice
-from fairmargin.losses.inputs import full_precision
+from fairmargin.checks import check_choice
 from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
 from fairmargin.networks import MLP, BagNet18, Encoder, ResNet, SimpleConvNet, linear_classifier
 from fairmargin.runtime.distributed import gather
+from fairmargin.vectors import full_precision
 
 
 def negative_entropy(logits: Tensor) -> Tensor:

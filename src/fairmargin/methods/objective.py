@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data import views as all_views
 from fairmargin.data.views import Views
 from fairmargin.losses.contrastive import warn_of_epsilon
-from fairmargin.losses.inputs import unit
 from fairmargin.methods.base import (
     FinalStage,
     MakeEncoder,
@@ -37,6 +36,7 @@ from fairmargin.methods.base import (
 from fairmargin.methods.rows import ROWS, Row, Seen
 from fairmargin.networks import Encoder, SimpleConvNet, projection_head
 from fairmargin.runtime.distributed import gather
+from fairmargin.vectors import unit
 
 RELEASED_TEMPERATURE = 0.07  # the authors' code scales its contrastive losses by τ/0.07
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.losses.inputs import full_precision
 from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
 from fairmargin.networks import build_bias_encoder, linear_classifier
 from fairmargin.runtime.distributed import gather
+from fairmargin.vectors import full_precision
 
 
 class ReBias(Method):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.methods.base import MakeEncoder, Method, Unsuited
 from fairmargin.methods.objective import Objective
 from fairmargin.methods.objective import build as build_objective

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.networks.bagnet import BagNet18
 from fairmargin.networks.encoder import Encoder
 from fairmargin.networks.heads import Head, linear_classifier, projection_head

@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.networks.small_maps import (
     is_samples_last,
     samples_last_conv2d,

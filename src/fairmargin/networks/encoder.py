@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.networks.convolution import mean_over_positions
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}

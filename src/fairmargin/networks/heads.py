@@ -3,8 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairmargin.choices import check_choice
-from fairmargin.losses.inputs import full_precision
+from fairmargin.checks import check_choice
+from fairmargin.vectors import full_precision
 
 
 class Head(nn.Module):

@@ -9,7 +9,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalise
 from fairmargin.networks.encoder import Encoder, activation, last_width
 from fairmargin.networks.small_maps import is_samples_last, max_pool_3_2

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 
 BUDGETS = ("paper", "laptop", "smoke")
 GENERIC = ("cifar10", "cifar100", "imagenet100")

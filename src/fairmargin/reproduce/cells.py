@@ -15,7 +15,7 @@ from typing import Any
 
 from fairmargin import config as configuration
 from fairmargin import toml_text
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.config import Config
 from fairmargin.methods.objective import ROWS
 from fairmargin.reproduce import budgets

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fairmargin.checkpoint import write_atomically
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.engine import HERE, Engine
 from fairmargin.reproduce import budgets, campaign, curves, drawing, ledger, pages, probe, show
 from fairmargin.reproduce.cells import DEFAULT_READINGS, EVERYTHING, FIGURES, STUDY, Cell, cells

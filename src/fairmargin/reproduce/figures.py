@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.report.runs import Run, method_name
 from fairmargin.reproduce.illustrations import figure_1, figure_3, figure_4
 from fairmargin.reproduce.picture import FAINT, INK, Drawn, caption, open_frame, page, save

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.datasets.biased_mnist import embedded_digits
 from fairmargin.data.datasets.imagenet import CSV_HEADER, CSV_ROWS, HUNDRED, NINE
 from fairmargin.data.sources import STANDIN

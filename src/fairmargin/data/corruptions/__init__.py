@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.corruptions import blur, digital, elastic, noise, spatter, weather
 from fairmargin.data.corruptions.pixels import Streams, check_level
 from fairmargin.data.corruptions.weather import frost_source

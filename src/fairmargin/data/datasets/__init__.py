@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data import sources
 from fairmargin.data.datasets import (
     bffhq,

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.bias import count_cells, is_aligned, split_off
 from fairmargin.data.geometry import Geometry, image_files
 from fairmargin.data.sources import MissingData

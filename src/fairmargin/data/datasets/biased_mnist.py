@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import assign_by_count, count_cells, split_off
 from fairmargin.data.split import ArraySplit, Data

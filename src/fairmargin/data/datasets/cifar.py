@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import ArraySplit, Data

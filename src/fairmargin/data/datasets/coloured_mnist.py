@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import assign_by_milestones, count_cells
 from fairmargin.data.datasets.biased_mnist import DIGITS

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data import corruptions, raw, sources
 from fairmargin.data.bias import assign_by_milestones, count_cells
 from fairmargin.data.datasets import align_conflict

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.decode import EXTENSIONS, Decoder, UnreadableImage, check_file, open_rgb
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.geometry import Geometry, image_files
 from fairmargin.data.sources import MissingData

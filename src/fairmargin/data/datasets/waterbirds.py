@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from fairmargin.batch import DataInfo
-from fairmargin.choices import check_choice
+from fairmargin.checks import check_choice
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.geometry import Geometry
 from fairmargin.data.sources import MissingData
