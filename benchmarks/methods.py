@@ -19,13 +19,13 @@ import torch
 
 from fairmargin import assemble
 from fairmargin import config as configuration
-from fairmargin.methods import METHODS, facts
+from fairmargin.loop import fit
+from fairmargin.methods import METHODS, catalog
 from fairmargin.methods.base import Unsuited
 from fairmargin.runtime import memory
-from fairmargin.train import fit
 
 SETTINGS = ["data.train=500", "data.test=100", "data.valid_fraction=0.72"]  # 160 to train on
-COSTS = Path(facts.__file__).with_name("costs.json")
+COSTS = Path(catalog.__file__).with_name("costs.json")
 
 
 def seconds(method: str) -> float:
@@ -46,7 +46,7 @@ def main() -> None:
     torch.set_num_threads(1)
     memory.keep_memory()
     seconds("ce")
-    found = dict(facts.COSTS) | {"ce": 1.0}
+    found = dict(catalog.COSTS) | {"ce": 1.0}
     for method in options.methods.split(","):
         if method == "ce":
             continue

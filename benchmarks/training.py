@@ -46,6 +46,7 @@ from fairmargin.data import ArraySplit, Data
 from fairmargin.data.bias import count_cells
 from fairmargin.data.views import HALF, plain
 from fairmargin.journal import Journal
+from fairmargin.loop import fit
 from fairmargin.networks import Encoder, build_encoder
 from fairmargin.networks.convolution import Conv2d
 from fairmargin.progress import Display
@@ -54,7 +55,6 @@ from fairmargin.runtime import distributed
 from fairmargin.runtime.memory import keep_memory
 from fairmargin.runtime.signals import Request
 from fairmargin.runtime.start import SPINS, WAITING
-from fairmargin.train import fit
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES, CLASSES, FOREVER = 5120, 10, 1 << 30

@@ -26,11 +26,11 @@ from fairmargin.checkpoint import CheckpointError, DamagedCheckpoint
 from fairmargin.cli import app
 from fairmargin.compare import compare, summaries
 from fairmargin.engine import HERE, Local, Ray, carry_out, check_shared, engine
+from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.record import Locked, RunFolder
 from fairmargin.runtime import threads
 from fairmargin.runtime.signals import Interrupted, stop_requests
-from fairmargin.train import Diverged
 from fairmargin.tune import Trial, tune
 from fairmargin.workers import portable
 

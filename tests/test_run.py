@@ -567,7 +567,7 @@ def test_a_planted_shortcut_is_part_of_the_data_of_a_run():
 @pytest.mark.slow
 def test_a_method_that_diverges_does_not_stop_a_comparison(tmp_path, monkeypatch):
     from fairmargin import compare
-    from fairmargin.train import Diverged
+    from fairmargin.loop import Diverged
 
     def fails(config, *rest, **named):
         if config.method.name == "supcon":

@@ -18,10 +18,10 @@ from fairmargin import config as configuration
 from fairmargin.captured import FILE, Answers, Captured
 from fairmargin.cli import app
 from fairmargin.data.bias import count_cells
+from fairmargin.loop import fit
 from fairmargin.losses._fairkl import DIVERGENCES
 from fairmargin.record import RunRecord, data_hash
 from fairmargin.run import run
-from fairmargin.train import fit
 from tests.methods import tiny
 from tests.scored import write_scores
 from tests.test_torchrun import torchrun

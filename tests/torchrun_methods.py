@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from fairmargin.loop import Training
 from fairmargin.methods import METHODS
 from fairmargin.runtime import distributed
-from fairmargin.train import Training
 from tests.methods import tiny
 
 

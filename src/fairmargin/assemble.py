@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairmargin import captured, optimise, toml_text
+from fairmargin import captured, optim, toml_text
 from fairmargin import data as datasets
 from fairmargin.batch import DataInfo
 from fairmargin.config import Config, difference, load, load_resolved
@@ -34,12 +34,12 @@ from fairmargin.data.samplers import (
 from fairmargin.data.split import as_evaluated
 from fairmargin.data.views import Views
 from fairmargin.evaluate.linear import LinearSettings
+from fairmargin.loop import Training
 from fairmargin.methods import Method, build_method
 from fairmargin.methods.base import FinalStage, RunLength, Unsuited
 from fairmargin.networks import build_encoder
 from fairmargin.record import CONFIG, RunFolder, is_run, source_hash
 from fairmargin.runtime import distributed
-from fairmargin.train import Training
 
 
 def device(name: str) -> torch.device:
@@ -331,12 +331,12 @@ def _refuse_unfinished(config: Config, length: RunLength, final: FinalStage) -> 
 
 def _player(
     config: Config, name: str, parameters: list[torch.nn.Parameter], differs: Mapping[str, Any], length: float
-) -> optimise.Player:
+) -> optim.Player:
     """`length` of the run in epochs, which its schedule spans."""
     optimiser, schedule = config.for_player(name, differs)
     settings = schedule.model_dump()
-    rate = optimise.schedule(settings.pop("name"), length, **settings)
-    return optimise.player(parameters, optimiser.model_dump(), rate)
+    rate = optim.schedule(settings.pop("name"), length, **settings)
+    return optim.player(parameters, optimiser.model_dump(), rate)
 
 
 def linear(config: Config) -> LinearSettings:

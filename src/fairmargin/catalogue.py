@@ -11,7 +11,7 @@ from fairmargin.config import DataConfig, MethodConfig, NetworkConfig
 from fairmargin.data import DATASETS
 from fairmargin.evaluate import CLASSIFIER_MEANINGS, MEANINGS
 from fairmargin.methods import METHODS
-from fairmargin.methods.facts import FACTS, UNKNOWN, cost
+from fairmargin.methods.catalog import FACTS, UNKNOWN, cost
 from fairmargin.networks import ENCODERS
 
 

@@ -11,9 +11,9 @@ from rich.table import Table
 from fairmargin.config import Config
 from fairmargin.engine import HERE, Engine, carry_out, check_shared, prepare
 from fairmargin.evaluate import NAMES
+from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.run import run
-from fairmargin.train import Diverged
 
 
 @dataclass(frozen=True)

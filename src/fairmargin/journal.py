@@ -15,11 +15,11 @@ from fairmargin.batch import Batch
 from fairmargin.config import Config, dump
 from fairmargin.data import Data, Split
 from fairmargin.evaluate.accuracy import aligned_cells
+from fairmargin.loop import Training
 from fairmargin.progress import Display, Now
 from fairmargin.record import RunFolder
 from fairmargin.runtime import distributed
 from fairmargin.runtime.signals import Interrupted, Request
-from fairmargin.train import Training
 
 COLLAPSED = 0.98  # mean similarity of a batch above which embeddings no longer tell samples apart
 EXAMPLES = 12  # of each kind kept as pictures

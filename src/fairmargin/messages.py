@@ -12,8 +12,8 @@ WRONG_INPUT, DIVERGED, SIGNAL = 2, 3, 128  # exit codes; SIGNAL plus the number 
 def said_plainly() -> Iterator[None]:
     """What a person can put right is said in one message, without a traceback, with an exit code of its own kind."""
     from fairmargin.data.table import BadManifest
+    from fairmargin.loop import Diverged
     from fairmargin.runtime.signals import Interrupted
-    from fairmargin.train import Diverged
 
     try:
         yield

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairmargin.config import Config
+from fairmargin.loop import Training
 from fairmargin.runtime import distributed
-from fairmargin.train import Training
 
 REFRESH = 0.25  # seconds between two pictures
 SIGNS = (("same label", 0), ("other label", 2))

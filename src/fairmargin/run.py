@@ -8,11 +8,11 @@ from rich.console import Console
 from fairmargin import assemble
 from fairmargin.config import Config
 from fairmargin.journal import Journal
+from fairmargin.loop import fit
 from fairmargin.progress import Display
 from fairmargin.record import RunRecord
 from fairmargin.runtime import distributed, memory
 from fairmargin.runtime.signals import stop_requests
-from fairmargin.train import fit
 
 
 def run(

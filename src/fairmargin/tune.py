@@ -27,10 +27,10 @@ from fairmargin.checkpoint import write_atomically
 from fairmargin.config import Config, MethodConfig
 from fairmargin.engine import HERE, Engine, carry_out, check_shared, prepare
 from fairmargin.evaluate import available
+from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.record import RunRecord
 from fairmargin.run import run
-from fairmargin.train import Diverged
 
 RANDOM_TRIALS = 5  # before the estimator has something to estimate from
 DIVERGED = 0.0  # the value of a trial that ends in numbers that are not finite

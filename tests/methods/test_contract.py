@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
+from fairmargin.loop import Training, fit
 from fairmargin.methods import METHODS, Method
-from fairmargin.train import Training, fit
 from tests.methods import tiny
 
 EVERY = sorted(METHODS)

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from fairmargin import assemble, losses
 from fairmargin.builder_options import options_of
 from fairmargin.config import load
+from fairmargin.loop import fit
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import RunLength, Unsuited
-from fairmargin.train import fit
 from tests.methods import tiny
 
 NOT_YET, SWAPPING = {"swap_start": 10_000}, {"swap_start": 0}

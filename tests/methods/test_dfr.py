@@ -8,10 +8,10 @@ from fairmargin.batch import Batch, DataInfo
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.evaluate.probe import fit_probe
+from fairmargin.loop import Training, fit
 from fairmargin.methods import build_method
 from fairmargin.methods.dfr import CHOICES, balanced, fit_l1
 from fairmargin.networks import Encoder
-from fairmargin.train import Training, fit
 from tests.methods import tiny
 
 MAKE = tiny.without_batch_norm()

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from fairmargin.train import Training
+from fairmargin.loop import Training
 from tests.methods import tiny
 from tests.torchrun_methods import Whole
 

@@ -9,7 +9,7 @@ from fairmargin import assemble
 from fairmargin.config import load
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
-from fairmargin.train import Training, fit
+from fairmargin.loop import Training, fit
 from tests.methods import tiny
 
 MAKE = tiny.without_batch_norm()

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from fairmargin.builder_options import options_of
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
+from fairmargin.loop import Training, fit
 from fairmargin.methods import METHODS
 from fairmargin.methods.learned_mixin import mixed_losses
-from fairmargin.train import Training, fit
 from tests.methods import tiny
 
 BOTH = ("learned-mixin", "learned-mixin+h")

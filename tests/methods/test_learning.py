@@ -19,11 +19,11 @@ import torch
 
 from fairmargin import assemble, evaluate, toml_text
 from fairmargin import config as configuration
+from fairmargin.loop import fit
 from fairmargin.methods import METHODS
-from fairmargin.methods.facts import FACTS
+from fairmargin.methods.catalog import FACTS
 from fairmargin.networks import ENCODERS, SimpleConvNet
 from fairmargin.runtime import memory
-from fairmargin.train import fit
 from tests.scored import write_scores
 
 SEEDS = (0, 1, 2)

@@ -11,9 +11,9 @@ from fairmargin.data.samplers import InOrder
 from fairmargin.data.split import ArraySplit
 from fairmargin.data.views import HALF, Flip, Views
 from fairmargin.methods import build_method
-from fairmargin.methods.rows import ROWS
+from fairmargin.methods.objectives import ROWS
 from fairmargin.networks import build_encoder
-from fairmargin.optimise import player, schedule
+from fairmargin.optim import player, schedule
 
 CLASSES, BIASES, SIDE = 3, 3, 8
 ADAM = {"name": "adam", "lr": 1e-2, "weight_decay": 0.0, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}

@@ -12,7 +12,7 @@ from fairmargin.batch import Batch
 from fairmargin.config import Config
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import ArraySplit, Data, FileSplit
-from fairmargin.train import Diverged, fit
+from fairmargin.loop import Diverged, fit
 
 METHODS = ("ce", "eps-supinfonce+fairkl")
 SHOWN = ("aligned", "conflicting", "cell-mean")

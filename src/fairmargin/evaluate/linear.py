@@ -25,7 +25,7 @@ from fairmargin.data.views import Views, without_colour
 from fairmargin.evaluate.modes import evaluating
 from fairmargin.losses.inputs import check_ids
 from fairmargin.methods.base import Method
-from fairmargin.optimise import schedule
+from fairmargin.optim import schedule
 
 NAME = "linear evaluation"
 # Added to the seed of a run, which is smaller: order and crops are not those of the training.

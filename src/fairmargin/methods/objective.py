@@ -33,7 +33,7 @@ from fairmargin.methods.base import (
     require_bias,
     require_bias_features,
 )
-from fairmargin.methods.rows import ROWS, Row, Seen
+from fairmargin.methods.objectives import ROWS, Row, Seen
 from fairmargin.networks import Encoder, SimpleConvNet, projection_head
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import unit

@@ -10,9 +10,9 @@ from fairmargin import assemble
 from fairmargin import config as configuration
 from fairmargin.batch import Batch
 from fairmargin.config import Config
+from fairmargin.loop import fit
 from fairmargin.reproduce import budgets
 from fairmargin.reproduce.campaign import Task, beside, standin_root
-from fairmargin.train import fit
 
 STEPS = 3  # timed, after one that is not
 BATCH, PIXELS = 32, 2**17  # images, or pixels if that is more: at most so many in a batch, for memory's sake

@@ -8,7 +8,7 @@ from fairmargin import assemble, evaluate
 from fairmargin import config as configuration
 from fairmargin.data import build
 from fairmargin.data.datasets import planted
-from fairmargin.train import fit
+from fairmargin.loop import fit
 
 DATA = build("planted")
 

@@ -16,7 +16,7 @@ from fairmargin.checks import check_choice
 from fairmargin.data.loader import Loader
 from fairmargin.methods.base import FinalStage, Method, Sweep
 from fairmargin.networks import Encoder
-from fairmargin.optimise import Player
+from fairmargin.optim import Player
 from fairmargin.runtime import distributed
 
 LEAST_SCALE = 2**-10  # of a float16 loss: where this has not helped, nothing will

@@ -6,11 +6,11 @@ import torch
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.data.split import ArraySplit
+from fairmargin.loop import Diverged, Training, fit
 from fairmargin.losses._looks import checked
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import Method
-from fairmargin.optimise import player, schedule
-from fairmargin.train import Diverged, Training, fit
+from fairmargin.optim import player, schedule
 from tests.methods import tiny
 
 

@@ -10,8 +10,8 @@ import fairmargin.methods
 from fairmargin import toml_text
 from fairmargin.cli import app
 from fairmargin.config import MethodConfig
-from fairmargin.methods import METHODS, facts
-from fairmargin.methods.facts import FACTS
+from fairmargin.methods import METHODS, catalog
+from fairmargin.methods.catalog import FACTS
 from fairmargin.methods.objective import FAIRKL_DEFAULTS
 from tests.methods import tiny
 
@@ -43,7 +43,7 @@ def test_needs_are_what_the_builders_ask_for(name):
 
 def test_the_page_has_the_table():
     between = PAGE.partition("table() -->\n")[2].partition("<!-- end -->")[0]
-    assert between == facts.table(), "write the output of fairmargin.methods.facts.table() into docs/methods.md"
+    assert between == catalog.table(), "write the output of fairmargin.methods.catalog.table() into docs/methods.md"
 
 
 def test_the_page_has_a_section_for_each_and_no_other():
@@ -71,7 +71,7 @@ def test_the_section_of_fairkl_has_its_options():
 
 
 def test_links_within_the_page_lead_somewhere():
-    headings = {facts.anchor(heading) for heading in SECTIONS}
+    headings = {catalog.anchor(heading) for heading in SECTIONS}
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= headings
 
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
-from fairmargin.methods.rows import ROWS
+from fairmargin.methods.objectives import ROWS
 
 # Of training relative to cross-entropy's, written by `python -m benchmarks.methods --write`.
 COSTS: dict[str, float] = json.loads((files("fairmargin.methods") / "costs.json").read_text("utf-8"))

@@ -7,7 +7,7 @@ from torch import nn
 
 from fairmargin import assemble
 from fairmargin.config import load
-from fairmargin.optimise import LARS, OPTIMISERS, player, schedule
+from fairmargin.optim import LARS, OPTIMISERS, player, schedule
 
 SETTINGS = {"lr": 0.1, "weight_decay": 0.01, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}
 

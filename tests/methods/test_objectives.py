@@ -12,7 +12,7 @@ from torch import nn
 from fairmargin import assemble, losses
 from fairmargin.data import views
 from fairmargin.methods.objective import OBJECTIVES, SECOND_SAMPLERS
-from fairmargin.methods.rows import ROWS, Seen
+from fairmargin.methods.objectives import ROWS, Seen
 from tests.methods import tiny
 
 Z4 = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
