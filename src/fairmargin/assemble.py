@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairmargin import captured, optim, toml_text
+from fairmargin import captured, optim
 from fairmargin import data as datasets
 from fairmargin.batch import DataInfo
-from fairmargin.config import Config, difference, load, load_resolved
+from fairmargin.config import Config, difference, load, load_resolved, toml
 from fairmargin.data import Data, Split
 from fairmargin.data.bias import count_cells
 from fairmargin.data.inject import inject, parse
@@ -198,7 +198,7 @@ def _scores_command(config: Config) -> str:
     if chosen.root is not None and chosen.name != "folder":
         changes["data.root"] = str(chosen.root)
     words = ["fairmargin", "scores", "--dataset", dataset, "--seed", str(config.seed)]
-    words += [word for key, value in changes.items() for word in ("--set", f"{key}={toml_text.value(value)}")]
+    words += [word for key, value in changes.items() for word in ("--set", f"{key}={toml.value(value)}")]
     return shlex.join(words)
 
 

@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fairmargin import assemble, captured, checkpoint, toml_text
+from fairmargin import assemble, captured, checkpoint
 from fairmargin.captured import FEATURES, FILE, Answers, Captured
 from fairmargin.checks import check_choice
-from fairmargin.config import Config, load
+from fairmargin.config import Config, load, toml
 from fairmargin.data import Data, Split
 from fairmargin.data.split import as_evaluated
 from fairmargin.evaluate import answers, collect
@@ -74,7 +74,7 @@ def configuration(
     # As wide and with the same stride as the network it stands in for, if that is of the same family.
     alike = chosen.network == "simple-conv-1" and base.network.name.startswith("simple-conv")
     shape = {key: base.network.options[key] for key in ("stride", "widths") if alike and key in base.network.options}
-    changes = [f"network.{key}={toml_text.value(value)}" for key, value in shape.items()]
+    changes = [f"network.{key}={toml.value(value)}" for key, value in shape.items()]
     return load(
         file,
         dataset=dataset,
@@ -134,7 +134,7 @@ def _export(config: Config, data: Data, file: Path) -> None:
     facts = {
         "fairmargin": __version__,
         "dataset": data.info.name,
-        "options": toml_text.document({"data": config.data.options}) if config.data.options else "",
+        "options": toml.document({"data": config.data.options}) if config.data.options else "",
         "seed": config.seed,
         "capture": {"network": config.network.name, "method": config.method.name, "epochs": config.train.epochs},
         "hashes": {name: data_hash(split) for name, split in splits.items()},

@@ -21,10 +21,10 @@ from typing import Any, Protocol
 import numpy as np
 from rich.table import Table
 
-from fairmargin import assemble, toml_text
+from fairmargin import assemble
 from fairmargin import config as configuration
 from fairmargin.checkpoint import write_atomically
-from fairmargin.config import Config, MethodConfig
+from fairmargin.config import Config, MethodConfig, toml
 from fairmargin.engine import HERE, Engine, carry_out, check_shared, prepare
 from fairmargin.evaluate import available
 from fairmargin.loop import Diverged
@@ -282,7 +282,7 @@ def _tune_one(task: _Task) -> Tuned:
     searching = task.search(folder / "trials.log", space, _standing(config, space), task.seed)
     while (number := len(searching.finished())) < task.trials:
         trial = searching.next()
-        shown = ", ".join(f"{key}={toml_text.value(value)}" for key, value in trial.settings.items())
+        shown = ", ".join(f"{key}={toml.value(value)}" for key, value in trial.settings.items())
         task.say(f"{method}, trial {number + 1} of {task.trials}: {shown}")
         searching.tell(trial, _value(config, accuracy, trial, folder, seeds, task.command, task.say))
     # Note: a longer search that went before counts no more than any other method's.
@@ -338,11 +338,11 @@ def _standing(config: Config, space: Space) -> dict[str, Any]:
 def _values(config: Config) -> dict[str, Any]:
     """Of every key, the method's options with their defaults included."""
     options = {f"method.{name}": option.default for name, option in MethodConfig.known(config.method.name).items()}
-    return options | dict(toml_text.leaves(tomllib.loads(configuration.dump(config))))
+    return options | dict(toml.leaves(tomllib.loads(configuration.dump(config))))
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    return configuration.override(config, [f"{key}={toml_text.value(value)}" for key, value in settings.items()])
+    return configuration.override(config, [f"{key}={toml.value(value)}" for key, value in settings.items()])
 
 
 def _value(
@@ -414,5 +414,5 @@ _HEAD = ["method", "trials", "chosen by", "as configured", "best", "settings of 
 
 def _cells(row: Tuned) -> list[str]:
     percent = lambda trial: f"{100 * (trial.value or 0.0):.1f}"
-    settings = ", ".join(f"{key} = {toml_text.value(value)}" for key, value in row.best.settings.items())
+    settings = ", ".join(f"{key} = {toml.value(value)}" for key, value in row.best.settings.items())
     return [row.method, str(len(row.trials)), row.accuracy, percent(row.trials[0]), percent(row.best), settings]

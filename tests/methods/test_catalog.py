@@ -7,9 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fairmargin.methods
-from fairmargin import toml_text
 from fairmargin.cli import app
-from fairmargin.config import MethodConfig
+from fairmargin.config import MethodConfig, toml
 from fairmargin.methods import METHODS, catalog
 from fairmargin.methods.catalog import FACTS
 from fairmargin.methods.objective import FAIRKL_DEFAULTS
@@ -61,13 +60,13 @@ def test_a_section_says_how_it_fails_and_what_its_options_are(name):
             continue
         assert f"`{option.written}`" in text, option.written
         if option.default is not None:
-            assert f"`{option.written}` {toml_text.value(option.default)}" in re.sub(r"\s+", " ", text), option.written
+            assert f"`{option.written}` {toml.value(option.default)}" in re.sub(r"\s+", " ", text), option.written
 
 
 def test_the_section_of_fairkl_has_its_options():
     text = re.sub(r"\s+", " ", SECTIONS["+fairkl"])
     for name, default in {"lambda": 1.0, **FAIRKL_DEFAULTS}.items():
-        assert f"`{name}` {toml_text.value(default)}" in text, name
+        assert f"`{name}` {toml.value(default)}" in text, name
 
 
 def test_links_within_the_page_lead_somewhere():

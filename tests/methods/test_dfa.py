@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from fairmargin import assemble, losses
-from fairmargin.builder_options import options_of
 from fairmargin.config import load
+from fairmargin.config.options import options_of
 from fairmargin.loop import fit
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import RunLength, Unsuited

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairmargin.builder_options import options_of
+from fairmargin.config.options import options_of
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.loop import Training, fit

@@ -17,8 +17,9 @@ from statistics import fmean
 import pytest
 import torch
 
-from fairmargin import assemble, evaluate, toml_text
+from fairmargin import assemble, evaluate
 from fairmargin import config as configuration
+from fairmargin.config import toml
 from fairmargin.loop import fit
 from fairmargin.methods import METHODS
 from fairmargin.methods.catalog import FACTS
@@ -143,7 +144,7 @@ def trained(name, seed, changes):
     """Accuracies on the test set after training with these (key, value) pairs."""
     torch.set_num_threads(1)
     memory.keep_memory()
-    written = [f"{key}={toml_text.value(value)}" for key, value in changes]
+    written = [f"{key}={toml.value(value)}" for key, value in changes]
     config = configuration.load(dataset="planted", method=name, seed=seed, overrides=written)
     data = assemble.data(config)
     with tempfile.TemporaryDirectory() as folder:

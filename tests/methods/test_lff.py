@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fairmargin import losses
-from fairmargin.builder_options import options_of
+from fairmargin.config.options import options_of
 from fairmargin.methods import METHODS
 from fairmargin.methods.lff import RelativeDifficulty
 from tests.methods import tiny

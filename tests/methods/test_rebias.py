@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fairmargin import losses
-from fairmargin.builder_options import options_of
+from fairmargin.config.options import options_of
 from fairmargin.methods.rebias import ReBias, median_distance
 from tests.methods import tiny
 

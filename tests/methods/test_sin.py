@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin.builder_options import options_of
+from fairmargin.config.options import options_of
 from fairmargin.data.datasets import imagenet
 from fairmargin.data.views import IMAGENET, plain
 from fairmargin.methods import METHODS

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairmargin import engine as engines
-from fairmargin import scores, toml_text
+from fairmargin import scores
+from fairmargin.config import toml
 from fairmargin.data.sources import MissingData, data_root
 from fairmargin.engine import HERE, Engine, check_shared, prepare
 from fairmargin.loop import Diverged
@@ -85,7 +86,7 @@ def perform(task: Task) -> Outcome:
             extra += standin_root(task.out / "stand-in", task.cell.dataset)
         extra += beside(task.cell, extra)
         if task.cell.needs_scores:
-            extra.append(f"data.scores={toml_text.value(str(_capture(task, extra)))}")
+            extra.append(f"data.scores={toml.value(str(_capture(task, extra)))}")
         config = task.cell.config(task.budget, task.seed, extra)
         run(config, task.folder, command=task.command)
         measures.complete(task.folder, config)
@@ -121,7 +122,7 @@ def standin_root(root: Path, dataset: str) -> list[str]:
     if dataset == "biased-mnist-mini":
         return []
     standin.make(root / dataset, dataset)
-    return [f"data.root={toml_text.value(str(root / dataset))}"]
+    return [f"data.root={toml.value(str(root / dataset))}"]
 
 
 def beside(cell: Cell, extra: Sequence[str]) -> list[str]:
@@ -130,13 +131,13 @@ def beside(cell: Cell, extra: Sequence[str]) -> list[str]:
         return []
     root = data_root(cell.config("paper", 0, extra).data.root)
     places = {"imagenet_a": root / "imagenet-a"} | ({"stylized": root / "sin"} if cell.method == "sin" else {})
-    return [f"data.{key}={toml_text.value(str(place))}" for key, place in places.items() if place.is_dir()]
+    return [f"data.{key}={toml.value(str(place))}" for key, place in places.items() if place.is_dir()]
 
 
 def _capture(task: Task, extra: Sequence[str]) -> Path:
     """The folder with the features of the bias-capturing model, trained now if it is not there."""
     changes = budgets.changes(task.budget, task.cell.table, task.cell.dataset, "ce", task.cell.settings)
-    own = [f"{key}={toml_text.value(value)}" for key, value in changes.settings.items()]
+    own = [f"{key}={toml.value(value)}" for key, value in changes.settings.items()]
     config = scores.configuration(dataset=task.cell.dataset, capture=CAPTURE, seed=task.seed, overrides=[*own, *extra])
     folder = task.out / task.budget / "scores" / task.cell.dataset / f"seed-{task.seed}"
     while True:

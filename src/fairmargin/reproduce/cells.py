@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fairmargin import config as configuration
-from fairmargin import toml_text
 from fairmargin.checks import check_choice
-from fairmargin.config import Config
+from fairmargin.config import Config, toml
 from fairmargin.methods.objective import ROWS
 from fairmargin.reproduce import budgets
 from fairmargin.reproduce.published import Published, published, weights
@@ -107,7 +106,7 @@ class Cell:
         """The same for cells of equal configuration."""
         changes = self.changes(budget)
         own = {key: changes.settings.get(key, value) for key, value in sorted(self.settings.items())}
-        words = [f"{key.partition('.')[2]}={toml_text.value(value)}".replace('"', "") for key, value in own.items()]
+        words = [f"{key.partition('.')[2]}={toml.value(value)}".replace('"', "") for key, value in own.items()]
         place = out / budget / (changes.dataset or self.dataset) / self.method
         return place / (",".join(words) or "preset") / f"seed-{seed}"
 
@@ -137,7 +136,7 @@ class Cell:
 
 
 def _overrides(settings: Settings) -> list[str]:
-    return [f"{key}={toml_text.value(value)}" for key, value in settings.items()]
+    return [f"{key}={toml.value(value)}" for key, value in settings.items()]
 
 
 def cells(what: str, *, pattern: str | None = None, readings: Sequence[str] = tuple(READINGS)) -> list[Cell]:

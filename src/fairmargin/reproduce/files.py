@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairmargin import toml_text
+from fairmargin.config import toml
 from fairmargin.reproduce.cells import Cell, cells
 
 
@@ -34,7 +34,7 @@ def text_of(cell: Cell) -> str:
     for key, value in settings.items():
         section, _, name = key.partition(".")
         nested.setdefault(section, {})[name] = value
-    return "\n".join([*opening, toml_text.document(nested)])
+    return "\n".join([*opening, toml.document(nested)])
 
 
 def contents() -> dict[Path, str]:

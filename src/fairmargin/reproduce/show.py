@@ -9,9 +9,8 @@ from typing import Any
 from rich.table import Table
 from scipy.stats import t as student
 
-from fairmargin import toml_text
 from fairmargin.compare import spread
-from fairmargin.config import Config
+from fairmargin.config import Config, toml
 from fairmargin.record import RunRecord
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
@@ -64,7 +63,7 @@ def recipe(config: Config) -> str:
     length = f"{train.epochs} epochs" if train.steps is None else f"{train.steps:,} steps"
     words = [f"{optimiser.name} {optimiser.lr:g}", f"decay {optimiser.weight_decay:g}", changes]
     words += [f"batch {train.batch_size}", length]
-    options = [f"{key.rstrip('_')}={toml_text.value(value)}" for key, value in config.method.options.items()]
+    options = [f"{key.rstrip('_')}={toml.value(value)}" for key, value in config.method.options.items()]
     return ", ".join(words) + "".join(f"; {option}" for option in options)
 
 

@@ -11,13 +11,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairmargin import assemble, config, toml_text
-from fairmargin.builder_options import options_of
-from fairmargin.config import Config, ConfigError, DataConfig, load, load_resolved, override
+from fairmargin import assemble, config
+from fairmargin.config import (
+    Config,
+    ConfigError,
+    DataConfig,
+    load,
+    load_resolved,
+    override,
+    toml,
+)
+from fairmargin.config.options import options_of
 from fairmargin.data import DATASETS
 from fairmargin.networks import ENCODERS
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def problems(overrides, **arguments):
@@ -158,7 +166,7 @@ class TestProblems:
 
     def test_a_section_built_in_python_speaks_the_same_way(self):
         with pytest.raises(ConfigError, match=r"^epochs must be at least 1; got 0$"):
-            config.TrainConfig(epochs=0)
+            config.schema.TrainConfig(epochs=0)
         with pytest.raises(ConfigError, match=r"^train\.epochs must be at least 1; got 0$"):
             Config(train={"epochs": 0})
         assert issubclass(ConfigError, ValueError)
@@ -220,8 +228,8 @@ def small_preset(monkeypatch):
         "network": {"name": "simple-conv-3", "stride": 2, "widths": [8, 16, 32, 64]},
         "train": {"epochs": 24, "batch_size": 64},
     }
-    real = config._preset
-    monkeypatch.setattr(config, "_preset", lambda name: preset if name == "biased-mnist-mini" else real(name))
+    real = config.loading._preset
+    monkeypatch.setattr(config.loading, "_preset", lambda name: preset if name == "biased-mnist-mini" else real(name))
 
 
 class TestLayers:
@@ -410,8 +418,8 @@ class TestPlayers:
             chosen.for_player("probe", {"rate": 1})
 
     def test_has_every_field_of_optimiser_and_schedule(self):
-        both = config.OptimiserConfig.model_fields.keys() | config.ScheduleConfig.model_fields.keys()
-        assert config.PlayerConfig.model_fields.keys() == both | {"schedule"}
+        both = config.schema.OptimiserConfig.model_fields.keys() | config.schema.ScheduleConfig.model_fields.keys()
+        assert config.schema.PlayerConfig.model_fields.keys() == both | {"schedule"}
 
 
 text_values = st.text(max_size=12)
@@ -509,7 +517,7 @@ class TestDump:
     @given(st.dictionaries(st.text(), st.text() | st.integers() | numbers | st.booleans() | st.lists(st.text())))
     @settings(max_examples=100, deadline=None)
     def test_text_of_any_table(self, table):
-        assert tomllib.loads(toml_text.document({"outer": {"in ner": table}})) == {"outer": {"in ner": table}}
+        assert tomllib.loads(toml.document({"outer": {"in ner": table}})) == {"outer": {"in ner": table}}
 
     def test_frozen(self):
         chosen = load()
@@ -542,16 +550,16 @@ class TestPresets:
 
     @pytest.mark.parametrize("dataset", config.presets())
     def test_opens_with_its_command_and_every_table_loads(self, dataset):
-        text = (resources.files("fairmargin") / "configs" / f"{dataset}.toml").read_text("utf-8")
+        text = (resources.files("fairmargin") / "config" / "presets" / f"{dataset}.toml").read_text("utf-8")
         assert text.startswith(f"# fairmargin train --dataset {dataset} --method {load(dataset=dataset).method.name}\n")
         assert dataset == "planted" or "et al. (" in text or "READMEs of" in text  # its source
         tables = tomllib.loads(text)
         wanted: dict[str, dict[str, object]] = {}
         for names, table in tables.get("methods", {}).items():
             for method in names.split(", "):
-                wanted.setdefault(method, {}).update(toml_text.leaves(table))  # later tables win
+                wanted.setdefault(method, {}).update(toml.leaves(table))  # later tables win
         for method, values in wanted.items():
-            got = dict(toml_text.leaves(tomllib.loads(config.dump(load(dataset=dataset, method=method)))))
+            got = dict(toml.leaves(tomllib.loads(config.dump(load(dataset=dataset, method=method)))))
             assert {key: got[key] for key in values} == values, method
 
     @pytest.mark.parametrize(

@@ -1,0 +1,23 @@
+"""Configurations: what a run is asked to do, read from TOML in layers, with every problem reported at once."""
+
+from fairmargin.config.errors import ConfigError, Problem
+from fairmargin.config.loading import difference, dump, extended, load, load_resolved, override, presets
+from fairmargin.config.schema import Config, DataConfig, Key, MethodConfig, NetworkConfig, all_keys
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "DataConfig",
+    "Key",
+    "MethodConfig",
+    "NetworkConfig",
+    "Problem",
+    "all_keys",
+    "difference",
+    "dump",
+    "extended",
+    "load",
+    "load_resolved",
+    "override",
+    "presets",
+]

@@ -1,0 +1,105 @@
+"""What is wrong with a configuration, in words: every problem at once, each with the key it is about."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import (
+    ValidationError,
+)
+
+from fairmargin.config import toml
+
+PAGE = "docs/configuration.md"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with one key. An empty path: with the file, or with all."""
+
+    path: tuple[str | int, ...]
+    says: str = ""  # after the path: "must be at least 1; got 0"
+    unknown: bool = False
+    siblings: tuple[str, ...] = ()  # of an unknown key
+
+    def under(self, *parents: str | int) -> "Problem":
+        return replace(self, path=(*parents, *self.path))
+
+    def __str__(self) -> str:
+        from fairmargin.config.schema import all_keys  # schema imports this module
+
+        if not self.unknown:
+            return f"{dotted(self.path)} {self.says}".strip()
+        *parents, last = self.path
+        near = difflib.get_close_matches(str(last), self.siblings, n=1, cutoff=0.6)
+        meant = [dotted((*parents, near[0]))] if near else [key.path for key in all_keys() if key.name == last]
+        hint = f'did you mean "{meant[0]}"? ' if meant else ""
+        choices = "" if meant or not self.siblings else f"there are {', '.join(self.siblings)}. "
+        return f'unknown key "{dotted(self.path)}"; {hint}{choices}See {PAGE}'
+
+
+class ConfigError(ValueError):
+    """Everything that is wrong with a configuration, one problem per line."""
+
+    def __init__(self, problems: Sequence[Problem] | str) -> None:
+        self.problems = [Problem((), problems)] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(dict.fromkeys(map(str, self.problems))))
+
+
+KINDS = {
+    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "bool_type": "true or false",
+    "string_type": "text", "path_type": "a path", "tuple_type": "a list", "sequence_str": "a list", "list_type": "a list",
+    "model_type": "a table", "dict_type": "a table", "is_instance_of": "a list", "finite_number": "a finite number",
+}  # fmt: skip
+
+
+BOUNDS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+
+
+def problems_of(error: ValidationError, siblings: tuple[str, ...] = ()) -> list[Problem]:
+    found: dict[tuple[str | int, ...], list[Problem]] = {}
+    for item in error.errors(include_url=False):
+        path = item["loc"]
+        inner = item.get("ctx", {}).get("error")
+        if isinstance(inner, ConfigError):
+            parents = path[:-1] if path[-1:] == ("options",) else path  # options stand flat beside the name
+            found[path] = [problem.under(*parents) for problem in inner.problems]
+        elif item["type"] == "extra_forbidden":
+            found[path] = [Problem(path, unknown=True, siblings=siblings)]
+        else:
+            found.setdefault(path, [Problem(path, _says(item["type"], item["input"], item.get("ctx", {})))])
+    return [problem for problems in found.values() for problem in problems]
+
+
+def _says(kind: str, value: Any, context: Mapping[str, Any]) -> str:
+    got = toml.value(value)
+    got = f"got {got if len(got) <= 60 else got[:59] + '…'}"
+    if kind == "value_error":
+        says = str(context["error"])
+        return f"is wrong: {says}" if says.startswith("unknown") else says
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", context["expected"])
+        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
+        hint = f'; did you mean "{near[0]}"?' if near else ""
+        return f"must be one of {', '.join(map(toml.value, choices))}; {got}{hint}"
+    if kind in BOUNDS:
+        words, bound = BOUNDS[kind]
+        limit = context[bound]
+        return f"must be {words} {limit if isinstance(limit, int) else f'{limit:g}'}; {got}"
+    if kind in ("too_short", "too_long"):
+        return f"must have {context.get('min_length', context.get('max_length'))} values; {got}"
+    if kind == "missing":
+        return "is missing"
+    return f"must be {KINDS.get(kind, 'something else')}; {got}"
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
