@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-from fairmargin import assemble
 from fairmargin import config as configuration
 from fairmargin.loop import fit
 from fairmargin.methods import METHODS, catalog
 from fairmargin.methods.base import Unsuited
+from fairmargin.runs import build
 from fairmargin.runtime import memory
 
 SETTINGS = ["data.train=500", "data.test=100", "data.valid_fraction=0.72"]  # 160 to train on
@@ -30,8 +30,8 @@ COSTS = Path(catalog.__file__).with_name("costs.json")
 
 def seconds(method: str) -> float:
     config = configuration.load(dataset="biased-mnist-mini", method=method, overrides=SETTINGS)
-    data = assemble.data(config)
-    training = assemble.training(config, assemble.method(config, data), data, torch.device("cpu"))
+    data = build.data(config)
+    training = build.training(config, build.method(config, data), data, torch.device("cpu"))
     start = time.perf_counter()
     fit(training, config.train.epochs)
     return time.perf_counter() - start

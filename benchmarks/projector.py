@@ -22,11 +22,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from fairmargin import FairMarginProjector, assemble, checkpoint
+from fairmargin import FairMarginProjector
 from fairmargin.config import load_resolved
 from fairmargin.evaluate import Outputs, collect
 from fairmargin.evaluate.accuracy import values
 from fairmargin.methods.dfr import balanced, fit_l1
+from fairmargin.runs import build
+from fairmargin.runtime.files import load_weights
 
 SHOWN = ("cell-mean", "aligned", "conflicting", "worst-group")
 DRAWS = 10  # as DFR's released code has it for the training set
@@ -37,9 +39,9 @@ Predict = Callable[[Outputs, Outputs, int], Tensor]  # (train, test, seed) → a
 def embeddings(folder: Path) -> tuple[Outputs, Outputs, Tensor]:
     """(train, test, training counts) of a run."""
     config = load_resolved(folder / "config.toml")
-    data = assemble.data(config)
-    method = assemble.method(config, data)
-    method.load_state_dict(checkpoint.load_weights(folder / "weights.safetensors")[0])
+    data = build.data(config)
+    method = build.method(config, data)
+    method.load_state_dict(load_weights(folder / "weights.safetensors")[0])
     train, test = (collect(method, split, data.eval_views) for split in (data.train, data.test))
     return train, test, data.info.counts
 

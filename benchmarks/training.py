@@ -39,18 +39,19 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.losses import dense_eps_supinfonce, dense_fairkl
-from fairmargin import assemble, losses
 from fairmargin import config as configuration
+from fairmargin import losses
 from fairmargin.batch import DataInfo
 from fairmargin.data import ArraySplit, Data
 from fairmargin.data.bias import count_cells
 from fairmargin.data.views import HALF, plain
-from fairmargin.journal import Journal
 from fairmargin.loop import fit
 from fairmargin.networks import Encoder, build_encoder
 from fairmargin.networks.convolution import Conv2d
-from fairmargin.progress import Display
-from fairmargin.record import RunFolder
+from fairmargin.runs import build
+from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.progress import Display
+from fairmargin.runs.recorder import Journal
 from fairmargin.runtime import distributed
 from fairmargin.runtime.memory import keep_memory
 from fairmargin.runtime.signals import Request
@@ -95,7 +96,7 @@ def fairmargin(case: Case, batch: int) -> Steps:
         method="eps-supinfonce+fairkl",
         overrides=[f"train.batch_size={batch}", "evaluate.every=0", "train.checkpoint_seconds=1e9"],
     )
-    training = assemble.training(settings, assemble.method(settings, data), data, torch.device("cpu"))
+    training = build.training(settings, build.method(settings, data), data, torch.device("cpu"))
     folder = RunFolder(Path(tempfile.mkdtemp()) / "run")
     folder.create()
     journal = Journal(folder, settings, data, training, Display(settings, training), Request())

@@ -4,7 +4,7 @@ import torch
 
 from fairmargin import captured
 from fairmargin.captured import FILE, Answers
-from fairmargin.record import data_hash
+from fairmargin.data.hashes import data_hash
 
 
 def write_scores(folder, data, features_of, *, seed=0, **facts):

@@ -22,14 +22,14 @@ from fairmargin import compare as comparing
 from fairmargin import config as configuration
 from fairmargin import engine as engines
 from fairmargin import tune as tuning
-from fairmargin.checkpoint import CheckpointError, DamagedCheckpoint
 from fairmargin.cli import app
 from fairmargin.compare import compare, summaries
 from fairmargin.engine import HERE, Local, Ray, carry_out, check_shared, engine
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
-from fairmargin.record import Locked, RunFolder
+from fairmargin.runs.folder import Locked, RunFolder
 from fairmargin.runtime import threads
+from fairmargin.runtime.files import CheckpointError, DamagedCheckpoint
 from fairmargin.runtime.signals import Interrupted, stop_requests
 from fairmargin.tune import Trial, tune
 from fairmargin.workers import portable

@@ -294,7 +294,7 @@ def test_the_loop_knows_no_method_by_name():
     from pathlib import Path
 
     import fairmargin
-    from fairmargin.assemble import SAMPLERS
+    from fairmargin.runs.build import SAMPLERS
 
     words = {word.removesuffix("+fairkl") for word in METHODS} | {"fairkl", "Objective", "ROWS"}
     words -= set(SAMPLERS)  # group-balanced is a way to draw samples, too

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from fairmargin import assemble
 from fairmargin.config import load
 from fairmargin.optim import LARS, OPTIMISERS, player, schedule
+from fairmargin.runs import build
 
 SETTINGS = {"lr": 0.1, "weight_decay": 0.01, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}
 
@@ -125,8 +125,8 @@ def test_the_schedule_of_a_run_of_so_many_steps_spans_these(valid, batch):
     changes = ["data.train=300", f"data.valid_fraction={valid}", f"train.batch_size={batch}", "train.drop_last=true"]
     steps = ["train.epochs=400", "train.steps=100", "schedule.name=step", "schedule.per=step", "schedule.factor=0.5"]
     config = load(dataset="planted", method="ce", overrides=[*changes, *steps, "schedule.milestones=[0.4, 0.6, 0.8]"])
-    data = assemble.data(config)
-    run = assemble.training(config, assemble.method(config, data), data, torch.device("cpu"))
+    data = build.data(config)
+    run = build.training(config, build.method(config, data), data, torch.device("cpu"))
     rates = [run.players["main"].rate(step / len(run.loader)) for step in range(100)]
     assert [step for step in range(1, 100) if rates[step] != rates[step - 1]] == [40, 60, 80]
 

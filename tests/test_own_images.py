@@ -10,8 +10,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fairmargin.cli import app
-from fairmargin.record import RunRecord, source_hash
+from fairmargin.data.hashes import source_hash
 from fairmargin.report.runs import parts_of, read_run
+from fairmargin.runs.folder import RunRecord
 
 QUICK = [
     word

@@ -17,11 +17,11 @@ from rich.console import Console
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from fairmargin import assemble
 from fairmargin import config as configuration
 from fairmargin.cli import app
-from fairmargin.record import RunRecord
 from fairmargin.run import run
+from fairmargin.runs import build
+from fairmargin.runs.folder import RunRecord
 
 SMALL = [
     "data.train=500",
@@ -326,12 +326,12 @@ def test_a_signal_saves_and_the_run_goes_on_later(finished, tmp_path, number):
 
 def interrupted(out, *changes, steps=(7, 20), **options):
     """A run that stopped, with checkpoints at two steps."""
-    from fairmargin import journal
+    from fairmargin.runs import recorder
 
     class Stop(Exception):
         pass
 
-    original = journal.Journal.after_step
+    original = recorder.Journal.after_step
 
     def after_step(self, batch):
         original(self, batch)
@@ -340,12 +340,12 @@ def interrupted(out, *changes, steps=(7, 20), **options):
         if self.training.step == max(steps):
             raise Stop
 
-    journal.Journal.after_step = after_step
+    recorder.Journal.after_step = after_step
     try:
         with pytest.raises(Stop):
             silently(*changes, out=out, **options)
     finally:
-        journal.Journal.after_step = original
+        recorder.Journal.after_step = original
     assert checkpoint_steps(out) == sorted(steps)
 
 
@@ -431,7 +431,7 @@ def test_a_read_only_run_folder_is_said_before_anything_is_done(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_cannot_write_one_folder(tmp_path):
-    from fairmargin.record import RunFolder
+    from fairmargin.runs.folder import RunFolder
 
     out = tmp_path / "run"
     folder = RunFolder(out).create()
@@ -556,11 +556,11 @@ def test_compare_runs_what_is_missing_and_prints_mean_and_std(tmp_path):
 
 def test_a_planted_shortcut_is_part_of_the_data_of_a_run():
     config = configuration.load(dataset="mnist-mini", overrides=["data.inject=colour:0.9", "seed=3"])
-    data = assemble.data(config)
+    data = build.data(config)
     assert data.info.num_biases == 10
     share = (data.train.labels == data.train.bias).double().mean()
     assert 0.88 < float(share) <= 0.9
-    plain = assemble.data(configuration.override(config, ["data.inject=none"]))
+    plain = build.data(configuration.override(config, ["data.inject=none"]))
     assert plain.info.num_biases == 0
 
 

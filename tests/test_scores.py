@@ -13,15 +13,18 @@ import torch.nn.functional as F
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fairmargin import assemble, captured, checkpoint, losses, scores
+from fairmargin import captured, losses, scores
 from fairmargin import config as configuration
 from fairmargin.captured import FILE, Answers, Captured
 from fairmargin.cli import app
 from fairmargin.data.bias import count_cells
+from fairmargin.data.hashes import data_hash
 from fairmargin.loop import fit
 from fairmargin.losses._fairkl import DIVERGENCES
-from fairmargin.record import RunRecord, data_hash
 from fairmargin.run import run
+from fairmargin.runs import build
+from fairmargin.runs.folder import RunRecord
+from fairmargin.runtime.files import load_weights, save_weights
 from tests.methods import tiny
 from tests.scored import write_scores
 from tests.test_torchrun import torchrun
@@ -110,12 +113,12 @@ def test_a_step_with_scores_of_0_and_1_is_the_labelled_step(options):
 def test_a_training_with_scores_of_0_and_1_is_the_labelled_training(tmp_path):
     """From the file to the weights, in float32. Adam would blow up the rounding of gradients that are 0."""
     plain = ["optimiser.name=sgd", "players.probe.name=sgd"]
-    data = assemble.data(config())
+    data = build.data(config())
     write_scores(tmp_path, data, one_hot)
     after = []
     for chosen in (config(*plain), config(*plain, f"data.scores={tmp_path}", bias="scores")):
-        method = assemble.method(chosen, data)
-        fit(assemble.training(chosen, method, data, torch.device("cpu")), 1)
+        method = build.method(chosen, data)
+        fit(build.training(chosen, method, data, torch.device("cpu")), 1)
         after.append(method.state_dict())
     for key, value in after[0].items():
         torch.testing.assert_close(after[1][key].float(), value.float(), rtol=1e-3, atol=1e-4)
@@ -141,9 +144,9 @@ def test_a_capture_is_a_run_and_its_features_stand_in_the_order_of_the_split(mad
     }
     assert (chosen.network.name, chosen.method.name) == expected[name]
     assert RunRecord.read(folder).finished
-    data = assemble.data(chosen)
-    method = assemble.method(chosen, data).eval()
-    method.load_state_dict(checkpoint.load_weights(folder / "weights.safetensors")[0])
+    data = build.data(chosen)
+    method = build.method(chosen, data).eval()
+    method.load_state_dict(load_weights(folder / "weights.safetensors")[0])
     for split, part in (("train", data.train), ("valid", data.valid), ("test", data.test)):
         said = found.splits[split]
         assert len(said.features) == len(part)
@@ -160,10 +163,10 @@ def test_a_capture_is_a_run_and_its_features_stand_in_the_order_of_the_split(mad
 
 def test_the_bias_labels_judge_the_capture_and_are_not_in_its_file(made):
     _, chosen, folder, found = made
-    said, train = found.splits["train"], assemble.data(chosen).train
+    said, train = found.splits["train"], build.data(chosen).train
     right = (said.logits.argmax(1) == train.labels)[train.bias != train.labels]
     assert found.facts["accuracy"]["train"]["conflicting"] == pytest.approx(right.double().mean().item())
-    tensors, _ = checkpoint.load_weights(folder / FILE)
+    tensors, _ = load_weights(folder / FILE)
     assert {key.partition(".")[2] for key in tensors} == {"features", "logits", "labels"}
     assert chosen.data.bias == "none"
 
@@ -216,7 +219,7 @@ def test_a_one_pixel_model_finds_the_tint_and_not_the_bar(tmp_path):
     cosines = found.facts["cosines"]["centred"]
     assert cosines["same bias"] > cosines["other bias"] + 0.5
     assert scores.doubts(found) == []
-    data = assemble.data(chosen)
+    data = build.data(chosen)
     features = captured.features(found, "raw")
     labels = {"train": data.train.labels, "valid": data.valid.labels}
     clusters = captured.cluster(features, labels, 4, of="all", seed=0)
@@ -235,7 +238,7 @@ def test_an_empty_validation_split_has_empty_scores(tmp_path):
     found = scores.make(chosen, tmp_path, console=quiet())
     assert found.splits["valid"].features.shape == (0, 16)
     used = config(f"data.scores={tmp_path}", "data.valid_fraction=0.0", bias="clusters")
-    assert assemble.known(used, assemble.data(used)).splits["valid"].bias.shape == (0,)
+    assert build.known(used, build.data(used)).splits["valid"].bias.shape == (0,)
 
 
 # What a person is told
@@ -289,7 +292,7 @@ def test_where_scores_are_looked_for(tmp_path):
 
 def refused(chosen):
     with pytest.raises(ValueError, match=r"Make|Read|fairmargin scores") as caught:
-        assemble.known(chosen, assemble.data(chosen))
+        build.known(chosen, build.data(chosen))
     return str(caught.value)
 
 
@@ -304,16 +307,16 @@ def test_missing_scores_come_with_the_command_that_makes_them(tmp_path, monkeypa
     assert "train.epochs" not in command
     made = runner.invoke(app, [*shlex.split(command)[1:], "--set", "train.epochs=1"])
     assert made.exit_code == 0, made.output
-    assert assemble.known(config(bias=bias, seed=3), assemble.data(config(seed=3))).info is not None
+    assert build.known(config(bias=bias, seed=3), build.data(config(seed=3))).info is not None
     elsewhere = refused(config("data.scores=else where", bias=bias))
     assert elsewhere.endswith("--out 'else where'")
 
 
 def test_scores_of_something_else_are_refused(tmp_path):
-    data = assemble.data(config())
+    data = build.data(config())
     write_scores(tmp_path, data, one_hot)
     use = lambda *changes, **more: config(f"data.scores={tmp_path}", *changes, bias="scores", **more)
-    assert assemble.known(use(), data).features
+    assert build.known(use(), data).features
     assert "other pixels, files or bias labels in the train split" in refused(use("data.noise=0.1"))
     assert "128 samples, not 240 in the train split" in refused(use("data.train=300"))
     assert "seed 0, not 1" in refused(use(seed=1))
@@ -326,16 +329,16 @@ def test_scores_of_something_else_are_refused(tmp_path):
 
 def test_another_seed_is_refused_unless_the_file_itself_is_named(tmp_path):
     """With the data of one seed for all, the features fit; whether one capture should serve many seeds is for people to say."""
-    data = assemble.data(config("data.seed=7"))
+    data = build.data(config("data.seed=7"))
     file = write_scores(tmp_path, data, one_hot)
     by_folder = config("data.seed=7", f"data.scores={tmp_path}", bias="scores", seed=1)
     assert "seed 0, not 1" in refused(by_folder)
     by_file = config("data.seed=7", f"data.scores={file}", bias="scores", seed=1)
-    assert assemble.known(by_file, data).info.bias_features == 4
+    assert build.known(by_file, data).info.bias_features == 4
 
 
 def test_scores_in_another_order_are_refused(tmp_path):
-    data = assemble.data(config())
+    data = build.data(config())
     backwards = torch.arange(len(data.train)).flip(0)
     write_scores(tmp_path, replace(data, train=data.train.subset(backwards)), one_hot)
     assert "the samples in another order in the train split" in refused(
@@ -350,13 +353,13 @@ def test_files_that_are_no_scores_are_refused(tmp_path):
     chosen = config(f"data.scores={tmp_path}", bias="scores")
     (tmp_path / FILE).write_bytes(b"half a file")
     with pytest.raises(OSError, match="not a whole safetensors file"):
-        assemble.known(chosen, assemble.data(chosen))
-    checkpoint.save_weights(tmp_path / FILE, {"weight": torch.zeros(2)})
+        build.known(chosen, build.data(chosen))
+    save_weights(tmp_path / FILE, {"weight": torch.zeros(2)})
     assert 'was not written by "fairmargin scores"' in refused(chosen)
 
 
 def test_features_must_be_finite_and_not_zero(tmp_path):
-    data = assemble.data(config())
+    data = build.data(config())
 
     def broken(value):
         def features(split):
@@ -374,19 +377,19 @@ def test_features_must_be_finite_and_not_zero(tmp_path):
     message = refused(use())
     assert "2 of 128 train samples have scores that are all 0 (first: sample 17)" in message
     assert "data.score_features=centred" in message
-    centred = assemble.known(use("data.score_features=centred"), data).features
+    centred = build.known(use("data.score_features=centred"), data).features
     assert torch.allclose(centred["train"].mean(0), torch.zeros(3), atol=1e-6)
     raw = captured.read(tmp_path / FILE).splits
     assert torch.allclose(centred["valid"], raw["valid"].features - raw["train"].features.mean(0))
-    probabilities = assemble.known(use("data.score_features=probabilities"), data).features["train"]
+    probabilities = build.known(use("data.score_features=probabilities"), data).features["train"]
     assert torch.allclose(probabilities, torch.full((128, 4), 0.25))
 
 
 def test_data_that_changed_under_a_finished_capture_are_noticed(tmp_path, monkeypatch):
     chosen = scores.configuration(dataset="planted", overrides=SMALL)
     scores.make(chosen, tmp_path, console=quiet())
-    changed = assemble.data(config("data.noise=0.1"))
-    monkeypatch.setattr(assemble, "data", lambda config: changed)
+    changed = build.data(config("data.noise=0.1"))
+    monkeypatch.setattr(build, "data", lambda config: changed)
     with pytest.raises(ValueError, match=r"made when the data were others.*Remove its folder"):
         scores.make(chosen, tmp_path, console=quiet())
 
@@ -443,14 +446,14 @@ def test_clusters_of_few_or_equal_samples():
 @pytest.fixture
 def scored(tmp_path):
     """(data, the changes that make a run use its scores)."""
-    data = assemble.data(config())
+    data = build.data(config())
     write_scores(tmp_path, data, colours)
     return data, f"data.scores={tmp_path}"
 
 
 def test_methods_see_features_or_clusters_and_never_the_labels(scored):
     data, where = scored
-    seen = {bias: assemble.known(config(where, bias=bias), data) for bias in ("labels", "none", "scores", "clusters")}
+    seen = {bias: build.known(config(where, bias=bias), data) for bias in ("labels", "none", "scores", "clusters")}
     assert seen["labels"].splits["train"].bias is data.train.bias
     for bias in ("none", "scores"):
         assert all(split.bias is None for split in seen[bias].splits.values())
@@ -464,15 +467,15 @@ def test_methods_see_features_or_clusters_and_never_the_labels(scored):
     pseudo = clusters.splits["train"].bias
     assert torch.equal(clusters.info.counts, count_cells(data.train.labels, pseudo, 4, 4))
     assert not torch.equal(pseudo, data.train.bias)
-    assert assemble.known(config(where, "data.clusters_of=class", bias="clusters"), data).info.num_biases == 2
-    assert assemble.known(config(where, "data.clusters=3", bias="clusters"), data).info.num_biases == 3
+    assert build.known(config(where, "data.clusters_of=class", bias="clusters"), data).info.num_biases == 2
+    assert build.known(config(where, "data.clusters=3", bias="clusters"), data).info.num_biases == 3
     assert data.info.bias_names != ()  # what evaluation looks at is untouched
 
 
 def test_every_batch_brings_its_own_features(scored):
     data, where = scored
     chosen = config(where, "method.second=shuffled", "method.second_views=own", method=SOFTCON, bias="scores")
-    training = assemble.training(chosen, assemble.method(chosen, data), data, torch.device("cpu"))
+    training = build.training(chosen, build.method(chosen, data), data, torch.device("cpu"))
     batches = {"train": list(training.loader), "second": list(training.second)}
     batches |= {"valid": list(training.sweep("valid")), "train sweep": list(training.sweep("train"))}
     for name, found in batches.items():
@@ -498,7 +501,7 @@ def test_every_batch_brings_its_own_features(scored):
 def test_other_bias_labels_change_nothing_in_training(tmp_path, bias, method, changes):
     """The labels that only judge may be anything: the weights and the choice of the epoch are the same."""
     chosen = config(f"data.scores={tmp_path}", *changes, method=method, bias=bias)
-    true = assemble.data(chosen)
+    true = build.data(chosen)
     shuffled = {
         name: replace(split, bias=split.bias.flip(0)) for name, split in (("train", true.train), ("valid", true.valid))
     }
@@ -506,8 +509,8 @@ def test_other_bias_labels_change_nothing_in_training(tmp_path, bias, method, ch
     after = []
     for data in (true, replace(true, **shuffled, info=info)):
         write_scores(tmp_path, data, colours)
-        trained = assemble.method(chosen, data)
-        fit(assemble.training(chosen, trained, data, torch.device("cpu")), 1)
+        trained = build.method(chosen, data)
+        fit(build.training(chosen, trained, data, torch.device("cpu")), 1)
         after.append(trained.state_dict())
     assert not torch.equal(true.train.bias, shuffled["train"].bias)
     for key, value in after[0].items():
@@ -548,21 +551,21 @@ def test_hidden_labels_choose_no_epoch(scored, tmp_path):
 def test_methods_that_need_labels_are_sent_to_clusters(scored, name):
     data, where = scored
     with pytest.raises(ValueError, match=r"needs to know the bias.*--bias clusters"):
-        assemble.method(config(where, method=name, bias="scores"), data)
-    assemble.method(config(where, method=name, bias="clusters"), data)
+        build.method(config(where, method=name, bias="scores"), data)
+    build.method(config(where, method=name, bias="clusters"), data)
     with pytest.raises(ValueError, match=r"fairmargin scores.*--bias clusters"):
-        assemble.method(config(method=name, bias="none"), data)
+        build.method(config(method=name, bias="none"), data)
 
 
 def test_methods_that_take_features_say_what_to_run_without(scored):
     data, where = scored
     with pytest.raises(ValueError, match=r'needs to know the bias.*"fairmargin scores" and train with --bias scores'):
-        assemble.method(config(bias="none"), data)
+        build.method(config(bias="none"), data)
     with pytest.raises(ValueError, match=r'"fairmargin scores" and train with --bias scores.*biascon'):
-        assemble.method(config(method=SOFTCON), data)
+        build.method(config(method=SOFTCON), data)
     with pytest.raises(ValueError, match=r"variant=paper.*--bias clusters"):
-        assemble.method(config(where, "method.variant=authors", bias="scores"), data)
-    assemble.method(config(where, "method.variant=authors", bias="clusters"), data)
+        build.method(config(where, "method.variant=authors", bias="scores"), data)
+    build.method(config(where, "method.variant=authors", bias="clusters"), data)
 
 
 @pytest.mark.parametrize("sampler", ["group-balanced", "bias-aware", "weighted"])
@@ -571,9 +574,9 @@ def test_samplers_by_bias_want_labels_or_clusters(scored, sampler):
     for bias in ("none",) if sampler == "weighted" else ("none", "scores"):
         chosen = config(where, f"data.sampler={sampler}", method="ce", bias=bias)
         with pytest.raises(ValueError, match=r"no bias labels.*--bias clusters"):
-            assemble.training(chosen, assemble.method(chosen, data), data, torch.device("cpu"))
+            build.training(chosen, build.method(chosen, data), data, torch.device("cpu"))
     chosen = config(where, f"data.sampler={sampler}", method="ce", bias="clusters")
-    training = assemble.training(chosen, assemble.method(chosen, data), data, torch.device("cpu"))
+    training = build.training(chosen, build.method(chosen, data), data, torch.device("cpu"))
     assert sum(len(batch) for batch in training.loader) == len(data.train)
 
 
@@ -590,10 +593,10 @@ def test_rare_scores_are_drawn_more_often():
 
 
 def test_softcon_draws_its_second_stream_by_scores(tmp_path):
-    data = assemble.data(config())
+    data = build.data(config())
     write_scores(tmp_path, data, one_hot)
     chosen = config(f"data.scores={tmp_path}", "method.second=weighted", method=SOFTCON, bias="scores")
-    training = assemble.training(chosen, assemble.method(chosen, data), data, torch.device("cpu"))
+    training = build.training(chosen, build.method(chosen, data), data, torch.device("cpu"))
     drawn = torch.cat([batch.index for _ in range(4) for batch in training.second])
     share = lambda index: (data.train.bias != data.train.labels)[index].double().mean()
     assert share(drawn) > 1.5 * share(torch.arange(len(data.train)))
@@ -605,7 +608,7 @@ def test_a_split_whose_labels_cannot_be_hidden_is_refused():
         labels = bias = torch.zeros(3, dtype=torch.long)
 
     with pytest.raises(TypeError, match="make it a dataclass"):
-        assemble._relabelled(Own(), None)
+        build._relabelled(Own(), None)
 
 
 # The commands
@@ -668,7 +671,7 @@ def test_two_processes_share_the_scores_by_index(tmp_path):
     """Made and used under torchrun, they give the features and the weights of one process."""
     # Adam would blow up the rounding of gradients that are 0, as of a bias in front of a batch norm.
     small = [word for change in (*SMALL, "optimiser.name=sgd") for word in ("--set", change)]
-    write_scores(tmp_path, assemble.data(config()), colours)
+    write_scores(tmp_path, build.data(config()), colours)
     used = ["--set", f"data.scores={tmp_path / FILE}"]
     for processes in "12":
         out = tmp_path / processes
@@ -685,6 +688,6 @@ def test_two_processes_share_the_scores_by_index(tmp_path):
     first, second = (captured.read(tmp_path / n / "made" / FILE).splits["train"].features for n in "12")
     torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-5)
     for bias in ("scores", "clusters"):
-        one, two = (checkpoint.load_weights(tmp_path / n / bias / "weights.safetensors")[0] for n in "12")
+        one, two = (load_weights(tmp_path / n / bias / "weights.safetensors")[0] for n in "12")
         for key, value in one.items():
             torch.testing.assert_close(two[key].float(), value.float(), rtol=1e-3, atol=1e-4)

@@ -15,7 +15,7 @@ from fairmargin.cli import app
 from fairmargin.loop import Diverged
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import Unsuited
-from fairmargin.record import RunRecord
+from fairmargin.runs.folder import RunRecord
 from fairmargin.tune import SPACES, Between, OneOf, OptunaSearch, Trial, space_of, tune, with_settings
 
 SMALL = ["data.train=80", "data.test=32", "train.epochs=1", "evaluate.classifiers=['own']", "evaluate.resamples=1"]

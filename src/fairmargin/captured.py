@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairmargin.checkpoint import load_weights, save_weights
 from fairmargin.checks import check_choice
+from fairmargin.data.hashes import data_hash
 from fairmargin.data.split import Data, Split
-from fairmargin.record import data_hash
+from fairmargin.runtime.files import load_weights, save_weights
 from fairmargin.vectors import unit
 
 FILE = "scores.safetensors"

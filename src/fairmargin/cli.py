@@ -15,6 +15,7 @@ from fairmargin.audit.cli import audit
 from fairmargin.data_commands import app as data
 from fairmargin.messages import DIVERGED, said_plainly
 from fairmargin.runtime import start
+from fairmargin.runtime.files import load_weights
 from fairmargin.version import __version__
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _classifier(name: str) -> str:
 
 def _stage(what: str, done: int, of: int) -> None:
     """A line at each tenth of what takes long."""
-    from fairmargin.progress import at_a_tenth
+    from fairmargin.runs.progress import at_a_tenth
 
     if at_a_tenth(done, of):
         typer.echo(f"{what}: {done / of:.0%}", err=True)
@@ -156,24 +157,24 @@ def evaluate(
     """Evaluate a run's saved weights again, on its own data or on data changed with --set data.test_rho=0.5."""
     import json
 
-    from fairmargin import assemble, checkpoint
     from fairmargin import config as configuration
     from fairmargin.checks import check_choice
     from fairmargin.evaluate import evaluate as measure
-    from fairmargin.record import RunRecord
+    from fairmargin.runs import build
+    from fairmargin.runs.folder import RunRecord
 
     with said_plainly():
         check_choice(weights, "weights", ("last", "best"))
         before = configuration.load_resolved(folder / "config.toml")
         config = configuration.override(before, changes or ())
         _same_network(before, config)
-        data = assemble.data(config)
+        data = build.data(config)
         trained = RunRecord.read(folder).data
         _same_classes(folder, trained["class_names"], data.info.class_names)
-        method = assemble.method(config, data, trained=trained)
+        method = build.method(config, data, trained=trained)
         name = {"last": "weights.safetensors", "best": "best.safetensors"}[weights]
-        method.load_state_dict(checkpoint.load_weights(folder / name)[0])
-        device = assemble.device(config.train.device)
+        method.load_state_dict(load_weights(folder / name)[0])
+        device = build.device(config.train.device)
         found = measure(
             method.to(device),
             data,
@@ -182,7 +183,7 @@ def evaluate(
             batch_size=config.evaluate.batch_size,
             workers=config.train.workers,
             resamples=config.evaluate.resamples,
-            linear=assemble.linear(config),
+            linear=build.linear(config),
             progress=_stage,
         )
         for title, sets in {"test": found.test, **found.extra_tests}.items():
@@ -240,8 +241,8 @@ def compare(
     from fairmargin.compare import compare as run_all
     from fairmargin.compare import markdown, summaries, table
     from fairmargin.engine import engine as chosen
-    from fairmargin.record import find_runs
     from fairmargin.report.page import write_report
+    from fairmargin.runs.folder import find_runs
 
     with said_plainly():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
@@ -341,8 +342,8 @@ def report(
     title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
 ) -> None:
     """Write one self-contained HTML page about some runs."""
-    from fairmargin.record import find_runs
     from fairmargin.report.page import write_report
+    from fairmargin.runs.folder import find_runs
 
     with said_plainly():
         typer.echo(f"report: {write_report(find_runs(runs), out, title=title)}")

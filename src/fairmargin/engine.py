@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from fairmargin import progress, workers
+from fairmargin import workers
 from fairmargin.checks import check_choice
 from fairmargin.data.sources import VARIABLE
-from fairmargin.record import Locked, RunFolder
+from fairmargin.runs import progress
+from fairmargin.runs.folder import Locked, RunFolder
 from fairmargin.runtime import threads
 from fairmargin.runtime.signals import Interrupted, stop_requests
 

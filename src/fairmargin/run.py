@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fairmargin import assemble
 from fairmargin.config import Config
-from fairmargin.journal import Journal
 from fairmargin.loop import fit
-from fairmargin.progress import Display
-from fairmargin.record import RunRecord
+from fairmargin.runs import build
+from fairmargin.runs.folder import RunRecord
+from fairmargin.runs.progress import Display
+from fairmargin.runs.recorder import Journal
 from fairmargin.runtime import distributed, memory
 from fairmargin.runtime.signals import stop_requests
 
@@ -20,18 +20,18 @@ def run(
 ) -> RunRecord:
     """Train, evaluate and record in the folder `path`; an interrupted run goes on, a finished one is only read."""
     memory.keep_memory()
-    device = assemble.device(config.train.device)
-    with distributed.processes(device), assemble.folder(config, path) as folder:
+    device = build.device(config.train.device)
+    with distributed.processes(device), build.folder(config, path) as folder:
         if distributed.from_first_rank(folder.finished):
-            assemble.check_source(config, folder)
+            build.check_source(config, folder)
             return RunRecord.read(path)
-        data = assemble.data(config)
+        data = build.data(config)
         if not len(data.test):
             raise ValueError(
                 f"{config.data.name} has no test samples here, so nothing could be said of the result; add some"
             )
-        method = assemble.method(config, data)
-        training = assemble.training(config, method, data, device)
+        method = build.method(config, data)
+        training = build.training(config, method, data, device)
         epochs, steps = config.train.epochs, config.train.steps
         with stop_requests() as stop, Display(config, training, console) as display:
             journal = Journal(folder, config, data, training, display, stop)

@@ -16,17 +16,20 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fairmargin import assemble, captured, checkpoint
+from fairmargin import captured
 from fairmargin.captured import FEATURES, FILE, Answers, Captured
 from fairmargin.checks import check_choice
 from fairmargin.config import Config, load, toml
 from fairmargin.data import Data, Split
+from fairmargin.data.hashes import data_hash
 from fairmargin.data.split import as_evaluated
 from fairmargin.evaluate import answers, collect
 from fairmargin.evaluate.accuracy import values
-from fairmargin.record import RunFolder, data_hash
 from fairmargin.run import run
+from fairmargin.runs import build
+from fairmargin.runs.folder import RunFolder
 from fairmargin.runtime import distributed
+from fairmargin.runtime.files import load_weights
 from fairmargin.vectors import unit
 from fairmargin.version import __version__
 
@@ -70,7 +73,7 @@ def configuration(
     if capture is not None:
         check_choice(capture, "capture", CAPTURES)
     base = load(file, dataset=dataset, method="ce", seed=seed, overrides=overrides)
-    chosen = CAPTURES[capture or usual(assemble.data(base).info.image_shape)]
+    chosen = CAPTURES[capture or usual(build.data(base).info.image_shape)]
     # As wide and with the same stride as the network it stands in for, if that is of the same family.
     alike = chosen.network == "simple-conv-1" and base.network.name.startswith("simple-conv")
     shape = {key: base.network.options[key] for key in ("stride", "widths") if alike and key in base.network.options}
@@ -101,7 +104,7 @@ def make(
     run(config, folder, command=command, console=console)
     if not distributed.is_first():
         return Captured({}, {})
-    data, file = assemble.data(config), folder / FILE
+    data, file = build.data(config), folder / FILE
     if not file.is_file():
         _export(config, data, file)
     found = captured.read(file)
@@ -113,9 +116,9 @@ def make(
 
 
 def _export(config: Config, data: Data, file: Path) -> None:
-    method = assemble.method(config, data)
-    method.load_state_dict(checkpoint.load_weights(RunFolder(file.parent).weights)[0])
-    device = assemble.device(config.train.device)
+    method = build.method(config, data)
+    method.load_state_dict(load_weights(RunFolder(file.parent).weights)[0])
+    device = build.device(config.train.device)
     method = method.to(device)
     splits: dict[str, Split] = {"train": as_evaluated(data.train), "valid": data.valid, "test": data.test}
     said, accuracy = {}, {}

@@ -21,16 +21,16 @@ from typing import Any, Protocol
 import numpy as np
 from rich.table import Table
 
-from fairmargin import assemble
 from fairmargin import config as configuration
-from fairmargin.checkpoint import write_atomically
 from fairmargin.config import Config, MethodConfig, toml
 from fairmargin.engine import HERE, Engine, carry_out, check_shared, prepare
 from fairmargin.evaluate import available
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
-from fairmargin.record import RunRecord
 from fairmargin.run import run
+from fairmargin.runs import build
+from fairmargin.runs.folder import RunRecord
+from fairmargin.runtime.files import write_atomically
 
 RANDOM_TRIALS = 5  # before the estimator has something to estimate from
 DIVERGED = 0.0  # the value of a trial that ends in numbers that are not finite
@@ -297,7 +297,7 @@ def _accuracy(config: Config) -> str:
             f'{config.method.name} with {option}="{value}" learns from the validation samples, so they cannot choose its '
             f"settings; {instead}"
         )
-    data = assemble.data(config)
+    data = build.data(config)
     if not len(data.valid):
         raise ValueError(
             f"{config.data.name} has no validation samples here, and settings are chosen on them; "
@@ -316,7 +316,7 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
         write_atomically(start, f"{_first_line(seeds, config)}\n{configuration.dump(now)}".encode())
         return
     before, now_seeds = start.read_text("utf-8").partition("\n")[0], _first_line(seeds, config)
-    changes = assemble.changed(configuration.load_resolved(start), now)
+    changes = build.changed(configuration.load_resolved(start), now)
     if before != now_seeds:
         changes.append(f"{before.removeprefix('# ')} → {now_seeds.removeprefix('# seeds ')}")
     if changes:
@@ -325,7 +325,7 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
 
 def _first_line(seeds: Sequence[int], config: Config) -> str:
     """What the configuration does not say: the seeds, and of one's own images which they are."""
-    images = "".join(f"; images {digest[:12]}" for digest in assemble.source(config).values())
+    images = "".join(f"; images {digest[:12]}" for digest in build.source(config).values())
     return f"# seeds {', '.join(map(str, seeds))}{images}"
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from fairmargin import progress
+from fairmargin.runs import progress
 from fairmargin.runtime import threads
 from fairmargin.runtime.signals import Interrupted, stop_requests
 

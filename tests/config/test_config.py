@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairmargin import assemble, config
+from fairmargin import config
 from fairmargin.config import (
     Config,
     ConfigError,
@@ -24,6 +24,7 @@ from fairmargin.config import (
 from fairmargin.config.options import options_of
 from fairmargin.data import DATASETS
 from fairmargin.networks import ENCODERS
+from fairmargin.runs import build
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -507,7 +508,7 @@ class TestDump:
     def test_resolved_file_needs_no_preset(self, tmp_path, dataset, monkeypatch):
         chosen = load(dataset=dataset, seed=3)
         file = written(tmp_path, config.dump(chosen))
-        monkeypatch.setattr(config, "_preset", lambda name: pytest.fail("looked for a preset"))
+        monkeypatch.setattr(config.loading, "_preset", lambda name: pytest.fail("looked for a preset"))
         assert load_resolved(file) == chosen
 
     def test_infinite_margin(self, tmp_path):
@@ -642,6 +643,6 @@ class TestMethodTables:
 
     def test_players_that_a_method_does_not_have(self):
         chosen = load(dataset="planted", method="ce", overrides=["players.nobody.lr=0.5"])
-        data = assemble.data(chosen)
+        data = build.data(chosen)
         with pytest.raises(ValueError, match=r"players.nobody: ce has no such player, only main"):
-            assemble.training(chosen, assemble.method(chosen, data), data, torch.device("cpu"))
+            build.training(chosen, build.method(chosen, data), data, torch.device("cpu"))

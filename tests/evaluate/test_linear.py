@@ -13,7 +13,6 @@ from rich.console import Console
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from fairmargin import assemble
 from fairmargin import config as configuration
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.cli import app
@@ -24,10 +23,11 @@ from fairmargin.data.views import HALF, Flip, Randomness, Views, plain, supcon, 
 from fairmargin.evaluate import LinearSettings, answers, collect, evaluate, fit_linear
 from fairmargin.evaluate.linear import OWN_NUMBERS, Linear, first_layer
 from fairmargin.methods.base import Method
-from fairmargin.progress import Display
-from fairmargin.record import RunRecord, find_runs
 from fairmargin.report.page import write_report
 from fairmargin.run import run
+from fairmargin.runs import build
+from fairmargin.runs.folder import RunRecord, find_runs
+from fairmargin.runs.progress import Display
 from fairmargin.runtime.signals import Interrupted
 
 CLASSES, SIDE = 3, 4
@@ -110,7 +110,7 @@ def test_defaults_are_those_of_supcontrast() -> None:
     assert (ours.lr, ours.batch_size, ours.epochs) == (5.0, 512, 100)
     assert (ours.momentum, ours.weight_decay, ours.factor) == (0.9, 0.0, 0.2)
     assert [ours.epochs * share for share in ours.milestones] == [60, 75, 90]
-    assert assemble.linear(configuration.load(seed=7)) == LinearSettings(seed=7)
+    assert build.linear(configuration.load(seed=7)) == LinearSettings(seed=7)
     changes = [
         "lr=0.3",
         "epochs=7",
@@ -120,7 +120,7 @@ def test_defaults_are_those_of_supcontrast() -> None:
         "milestones=[2, 4]",
         "factor=0.4",
     ]
-    chosen = assemble.linear(configuration.load(seed=3, overrides=[f"evaluate.linear_{change}" for change in changes]))
+    chosen = build.linear(configuration.load(seed=3, overrides=[f"evaluate.linear_{change}" for change in changes]))
     assert chosen == LinearSettings(0.3, 7, 9, 0.5, 0.1, (2, 4), 0.4, 3)
 
 

@@ -6,12 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairmargin import assemble, losses
+from fairmargin import losses
 from fairmargin.config import load
 from fairmargin.config.options import options_of
 from fairmargin.loop import fit
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import RunLength, Unsuited
+from fairmargin.runs import build
 from tests.methods import tiny
 
 NOT_YET, SWAPPING = {"swap_start": 10_000}, {"swap_start": 0}
@@ -96,8 +97,8 @@ def test_a_start_is_a_share_or_a_number_of_steps(start):
 def of_planted(*changes):
     size = ["data.train=300", "train.batch_size=30", "network.widths=[4]", "train.device=cpu"]  # 8 steps an epoch
     config = load(dataset="planted", method="dfa", network="simple-conv-3", overrides=[*size, *changes])
-    data = assemble.data(config)
-    return config, assemble.training(config, assemble.method(config, data), data, torch.device("cpu"))
+    data = build.data(config)
+    return config, build.training(config, build.method(config, data), data, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("changes", [["train.epochs=2"], ["train.epochs=1"], ["train.epochs=9", "train.steps=4"]])

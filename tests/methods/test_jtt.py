@@ -5,11 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairmargin import assemble
 from fairmargin.config import load
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.loop import Training, fit
+from fairmargin.runs import build
 from tests.methods import tiny
 
 MAKE = tiny.without_batch_norm()
@@ -146,9 +146,9 @@ def test_it_needs_no_bias_and_refuses_nonsense():
 def test_a_run_too_short_for_it_to_begin_is_refused_at_once(name, option, changes):
     size = ["data.train=300", "train.batch_size=30", f"method.{option}"]
     config = load(dataset="planted", method=name, network="simple-conv-3", overrides=[*size, *changes])
-    data = assemble.data(config)
-    method = assemble.method(config, data)
+    data = build.data(config)
+    method = build.method(config, data)
     count = option.partition("=")[2]
     said = rf"{name} begins after the first {count} epochs \(method\.{option}\), and this run has"
     with pytest.raises(ValueError, match=said):
-        assemble.training(config, method, data, torch.device("cpu"))
+        build.training(config, method, data, torch.device("cpu"))

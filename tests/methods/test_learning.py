@@ -17,13 +17,14 @@ from statistics import fmean
 import pytest
 import torch
 
-from fairmargin import assemble, evaluate
 from fairmargin import config as configuration
+from fairmargin import evaluate
 from fairmargin.config import toml
 from fairmargin.loop import fit
 from fairmargin.methods import METHODS
 from fairmargin.methods.catalog import FACTS
 from fairmargin.networks import ENCODERS, SimpleConvNet
+from fairmargin.runs import build
 from fairmargin.runtime import memory
 from tests.scored import write_scores
 
@@ -146,13 +147,13 @@ def trained(name, seed, changes):
     memory.keep_memory()
     written = [f"{key}={toml.value(value)}" for key, value in changes]
     config = configuration.load(dataset="planted", method=name, seed=seed, overrides=written)
-    data = assemble.data(config)
+    data = build.data(config)
     with tempfile.TemporaryDirectory() as folder:
         if FACTS[name].needs == "bias features":
             write_scores(Path(folder), data, lambda split: mean_colour(split.pixels), seed=seed)
             config = configuration.override(config, ["data.bias=scores", f"data.scores={folder}"])
-        method = assemble.method(config, data)
-        training = assemble.training(config, method, data, torch.device("cpu"))
+        method = build.method(config, data)
+        training = build.training(config, method, data, torch.device("cpu"))
     fit(training, config.train.epochs)
     return evaluate.quick(method, data.test, data.eval_views, data.info)
 

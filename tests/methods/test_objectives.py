@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fairmargin import assemble, losses
+from fairmargin import losses
 from fairmargin.data import views
 from fairmargin.methods.objective import OBJECTIVES, SECOND_SAMPLERS
 from fairmargin.methods.objectives import ROWS, Seen
+from fairmargin.runs import build
 from tests.methods import tiny
 
 Z4 = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
@@ -329,7 +330,7 @@ def test_there_is_no_second_stream_unless_asked_for():
     assert (stream.sampler, stream.batch_size) == ("weighted", 64)
     own = views.plain(*views.HALF)
     assert stream.views(own) == views.biascon_mnist(*views.HALF)  # as published for Biased-MNIST
-    assert set(SECOND_SAMPLERS) - {"none"} == set(assemble.SAMPLERS)
+    assert set(SECOND_SAMPLERS) - {"none"} == set(build.SAMPLERS)
 
 
 def test_views_of_the_second_stream():

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from fairmargin.cli import app
 from fairmargin.engine import Local
-from fairmargin.record import RunRecord
 from fairmargin.reproduce import ledger, measures
 from fairmargin.reproduce.campaign import carry_out, perform, plan
 from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.probe import estimates
+from fairmargin.runs.folder import RunRecord
 
 ONE_OF_EACH = {  # a cell for each dataset and each thing that only some cells need
     "3": "end:rho=0.999",

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from fairmargin import assemble
 from fairmargin import config as configuration
 from fairmargin.data.views import Flip, ResizedCrop, without_colour
 from fairmargin.reproduce import budgets, files, standin
 from fairmargin.reproduce.cells import EPSILONS, READINGS, RHOS, cells
 from fairmargin.reproduce.command import chosen
 from fairmargin.reproduce.published import published, weights
+from fairmargin.runs import build
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "reproduce"
 
@@ -121,7 +121,7 @@ def test_contrastive_cells_of_generic_vision_are_judged_by_linear_evaluation(
 def test_linear_evaluation_of_a_cell_sees_supcontrast_s_views(dataset: str, tmp_path: Path) -> None:
     standin.make(tmp_path, dataset)
     (cell,) = cells("2", pattern=f"{dataset}/supcon")
-    data = assemble.data(cell.config("paper", 0, [f"data.root={tmp_path}"]))
+    data = build.data(cell.config("paper", 0, [f"data.root={tmp_path}"]))
     views = without_colour(data.train_views)
     assert views.steps == (ResizedCrop(224 if dataset == "imagenet100" else 32, (0.2, 1.0)), Flip(0.5))
     assert views.number == 1

@@ -9,10 +9,10 @@ from rich.console import Console
 from fairmargin import config
 from fairmargin.data import build, sources
 from fairmargin.data.datasets import imagenet
-from fairmargin.record import RunRecord
 from fairmargin.report.page import write_report
 from fairmargin.reproduce import standin
 from fairmargin.run import run
+from fairmargin.runs.folder import RunRecord
 
 DATASETS = ["biased-mnist", "corrupted-cifar10", "cifar10", "cifar100", "imagenet100", "imagenet9", "bffhq"]
 NOTE = "generated stand-in data: accuracies mean nothing"

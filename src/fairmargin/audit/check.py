@@ -148,7 +148,7 @@ class _Judged:
 
     @staticmethod
     def read(run: Path, classifier: str) -> "_Judged":
-        from fairmargin.record import RunRecord
+        from fairmargin.runs.folder import RunRecord
 
         record = RunRecord.read(run)
         if record.result is None:
@@ -227,7 +227,7 @@ def command(
     Groups with fewer than 10 test samples are in neither worst-group accuracy nor gap.
     If there are some, a limit on these that is not broken cannot be checked, unless you --ignore-small-groups.
     """
-    from fairmargin.record import find_runs
+    from fairmargin.runs.folder import find_runs
 
     try:
         limits = _limits(min_worst_group, min_conflicting, min_accuracy or (), max_gap)

@@ -67,9 +67,9 @@ def audit(
     Writes audit.html and audit.json. On a dataset: which simple attributes tell the label suspiciously well. On a run or
     embeddings: whom the model fails, what the embedding is organised by, and slices where it fails.
     """
-    from fairmargin import assemble
     from fairmargin.audit.page import write
-    from fairmargin.record import is_run
+    from fairmargin.runs import build
+    from fairmargin.runs.folder import is_run
 
     with said_plainly():
         path = Path(target)
@@ -88,7 +88,7 @@ def audit(
             else:
                 config_of = partial(_configuration, target, config, seed, inject, cure, changes or [])
                 chosen = config_of(None)
-                data = assemble.data(chosen)
+                data = build.data(chosen)
                 root = chosen.data.root if chosen.data.name == "folder" else None
                 name = data.info.name if root is None else _in_one_word(root)
                 name += f"-{inject.replace(':', '-')}" if inject else ""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from fairmargin import assemble, evaluate
+from fairmargin import evaluate
 from fairmargin.audit.dataset import drawn
 from fairmargin.audit.section import Found, Progress, Section, Table, silent
 from fairmargin.batch import Batch
@@ -13,6 +13,7 @@ from fairmargin.config import Config
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import ArraySplit, Data, FileSplit
 from fairmargin.loop import Diverged, fit
+from fairmargin.runs import build
 
 METHODS = ("ce", "eps-supinfonce+fairkl")
 SHOWN = ("aligned", "conflicting", "cell-mean")
@@ -41,9 +42,9 @@ def _reduced(data: Data, samples: int, seed: int) -> Data:
 
 
 def _trained(name: str, config: Config, data: Data, progress: Progress) -> dict[str, float]:
-    device = assemble.device(config.train.device)
-    method = assemble.method(config, data)
-    training = assemble.training(config, method, data, device)
+    device = build.device(config.train.device)
+    method = build.method(config, data)
+    training = build.training(config, method, data, device)
     total = min(config.train.epochs * len(training.loader), config.train.steps or 1 << 62)
 
     def report(batch: Batch) -> None:

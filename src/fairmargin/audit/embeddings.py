@@ -21,6 +21,7 @@ from fairmargin.audit import model_page
 from fairmargin.audit.arrays import Arrays, read
 from fairmargin.audit.section import Found, Progress, silent
 from fairmargin.audit.slices import Slices, find_slices
+from fairmargin.data.hashes import data_hash
 from fairmargin.evaluate import jsonable
 from fairmargin.evaluate.accuracy import (
     LEAST,
@@ -35,7 +36,7 @@ from fairmargin.evaluate.similarity import SETS, ordering, similarities
 from fairmargin.losses._fairkl import VARIANCE_FLOOR, Moments, gaussian_kl
 from fairmargin.losses._moments import COUNT, FIRST, SECOND, set_sums
 from fairmargin.methods.dfr import balanced
-from fairmargin.record import CONFIG, RunError, RunRecord, data_hash
+from fairmargin.runs.folder import CONFIG, RunError, RunRecord
 from fairmargin.runtime.threads import one_thread
 from fairmargin.vectors import unit
 
@@ -357,11 +358,11 @@ def _most_frequent(values: Tensor, names: tuple[str, ...], most: int = 3) -> lis
 
 def _pictures(record: RunRecord, positions: list[int]) -> dict[int, NDArray[np.uint8]]:
     """Test images [C, H, W]: from the dataset if it is at hand and still the same, else those the run has kept."""
-    from fairmargin import assemble
     from fairmargin.config import load_resolved
+    from fairmargin.runs import build
 
     try:
-        test = assemble.data(load_resolved(record.path / CONFIG)).test
+        test = build.data(load_resolved(record.path / CONFIG)).test
         if data_hash(test) == record.environment.get("data", {}).get("test"):
             return dict(zip(positions, test.images(torch.tensor(positions)).numpy(), strict=True))
     except (OSError, ValueError):

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from fairmargin.audit.section import Found
-from fairmargin.checkpoint import write_atomically
 from fairmargin.report import template
+from fairmargin.runtime.files import write_atomically
 
 PAGE, NUMBERS = "audit.html", "audit.json"
 

@@ -19,10 +19,10 @@ from fairmargin.data.sources import MissingData, data_root
 from fairmargin.engine import HERE, Engine, check_shared, prepare
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
-from fairmargin.record import Locked, RunRecord, is_run
 from fairmargin.reproduce import budgets, measures, standin
 from fairmargin.reproduce.cells import Cell
 from fairmargin.run import run
+from fairmargin.runs.folder import Locked, RunRecord, is_run
 
 PATIENCE = 1.0  # seconds
 CAPTURE = "bagnet18"  # of 9-Class ImageNet, whose bias nobody wrote down

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from matplotlib.ticker import MaxNLocator
 
-from fairmargin.record import RunRecord
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.ledger import runs_as_planned
 from fairmargin.reproduce.measures import evaluated, measured
 from fairmargin.reproduce.picture import FAINT, Drawn, caption, open_frame, page, save
 from fairmargin.reproduce.published import as_printed
+from fairmargin.runs.folder import RunRecord
 
 NAME = "curves"
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")

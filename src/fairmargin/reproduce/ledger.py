@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fairmargin.assemble import changed
 from fairmargin.config import load_resolved
-from fairmargin.record import CONFIG, RunRecord, is_run
 from fairmargin.reproduce import budgets
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.measures import Measured, measured
 from fairmargin.reproduce.published import Published
+from fairmargin.runs.build import changed
+from fairmargin.runs.folder import CONFIG, RunRecord, is_run
 
 Say = Callable[[str], None]
 KEPT = ("paper", "laptop")  # budgets whose accuracies mean something

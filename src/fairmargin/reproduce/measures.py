@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairmargin import assemble
-from fairmargin.checkpoint import write_atomically
 from fairmargin.config import Config
 from fairmargin.data.datasets.imagenet import clusters_of, texture_clusters, unbiased_accuracy
 from fairmargin.data.sources import MissingData, data_root
 from fairmargin.data.split import FileSplit
-from fairmargin.record import RunRecord
+from fairmargin.runs import build
+from fairmargin.runs.folder import RunRecord
+from fairmargin.runtime.files import write_atomically
 
 UNBIASED = "unbiased.json"  # beside a run's result: the UNB of 9-Class ImageNet
 REPORTED = ("linear", "probe", "own", "knn")  # the first of these that a run is judged by (`budgets`)
@@ -111,7 +111,7 @@ def complete(folder: Path, config: Config) -> None:
     clusters = next((place for place in (root / CLUSTERS, root / "imagenet9" / CLUSTERS) if place.is_file()), None)
     if config.data.name != "imagenet9" or file.is_file() or clusters is None:
         return
-    test = assemble.data(config).test
+    test = build.data(config).test
     if not isinstance(test, FileSplit):
         raise MissingData("the UNB of 9-Class ImageNet is found by file names, and these images have none")
     arrays = RunRecord.read(folder).arrays("test")

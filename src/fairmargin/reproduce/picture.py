@@ -16,7 +16,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fairmargin.checkpoint import write_atomically
+from fairmargin.runtime.files import write_atomically
 
 WIDTH = 7.0  # inches
 DOTS = 220  # of the PNG, per inch

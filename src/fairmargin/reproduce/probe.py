@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairmargin import assemble
 from fairmargin import config as configuration
 from fairmargin.batch import Batch
 from fairmargin.config import Config
 from fairmargin.loop import fit
 from fairmargin.reproduce import budgets
 from fairmargin.reproduce.campaign import Task, beside, standin_root
+from fairmargin.runs import build
 
 STEPS = 3  # timed, after one that is not
 BATCH, PIXELS = 32, 2**17  # images, or pixels if that is more: at most so many in a batch, for memory's sake
@@ -50,8 +50,8 @@ def _config(task: Task, folder: Path) -> Config:
 
 
 def _seconds_per_image(config: Config) -> float:
-    device = assemble.device(config.train.device)
-    data = assemble.data(config)
+    device = build.device(config.train.device)
+    data = build.data(config)
     _, height, width = data.info.image_shape
     size = min(config.train.batch_size, max(BATCH, PIXELS // (height * width)))
     changes = [f"train.batch_size={size}"]
@@ -60,7 +60,7 @@ def _seconds_per_image(config: Config) -> float:
             f"train.epochs={config.train.steps}"
         )  # fewer images: the steps still end the run, and not its epochs
     config = configuration.override(config, changes)
-    training = assemble.training(config, assemble.method(config, data), data, device)
+    training = build.training(config, build.method(config, data), data, device)
     ends: list[float] = []
     images: list[int] = []
 

@@ -11,12 +11,12 @@ from scipy.stats import t as student
 
 from fairmargin.compare import spread
 from fairmargin.config import Config, toml
-from fairmargin.record import RunRecord
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
 from fairmargin.reproduce.ledger import runs_of, that_count
 from fairmargin.reproduce.probe import Estimate
 from fairmargin.reproduce.published import as_printed
+from fairmargin.runs.folder import RunRecord
 
 SIGNS = ("positive", "negative")
 

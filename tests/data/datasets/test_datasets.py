@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from fairmargin import assemble
 from fairmargin.cli import app
 from fairmargin.config import load
 from fairmargin.data import DATASETS, build, options
+from fairmargin.runs import build as runs_build
 
 runner = CliRunner()
 
@@ -141,4 +141,4 @@ def test_the_paths_of_a_table_may_start_elsewhere(tmp_path, monkeypatch):
     assert lost.exit_code == 2
     assert "start from is --base" in " ".join(lost.output.split())
     config = load(dataset="tables/my.csv", method="ce", overrides=["data.base=pictures", "data.valid_fraction=0"])
-    assert len(assemble.data(config).train) == 6
+    assert len(runs_build.data(config).train) == 6

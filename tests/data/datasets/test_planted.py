@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from fairmargin import assemble, evaluate
 from fairmargin import config as configuration
+from fairmargin import evaluate
 from fairmargin.data import build
 from fairmargin.data.datasets import planted
 from fairmargin.loop import fit
+from fairmargin.runs import build as runs_build
 
 DATA = build("planted")
 
@@ -104,10 +105,10 @@ def test_errors_say_what_is_possible(options, message):
 
 def accuracy(*changes):
     config = configuration.load(dataset="planted", method="ce", overrides=changes)
-    data = assemble.data(config)
-    method = assemble.method(config, data)
+    data = runs_build.data(config)
+    method = runs_build.method(config, data)
     device = torch.device("cpu")
-    fit(assemble.training(config, method, data, device), config.train.epochs)
+    fit(runs_build.training(config, method, data, device), config.train.epochs)
     return evaluate.quick(method, data.test, data.eval_views, data.info)
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin import assemble, checkpoint, scores
+from fairmargin import scores
 from fairmargin.config import load
 from fairmargin.data.datasets import utkface
 from fairmargin.data.decode import UnreadableImage
@@ -10,6 +10,8 @@ from fairmargin.data.geometry import Geometry
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import FileSplit, as_evaluated
 from fairmargin.run import run
+from fairmargin.runs import build
+from fairmargin.runtime.files import load_weights
 
 AGES = (5, 10, 11, 15, 19, 20, 40, 60)
 
@@ -99,11 +101,11 @@ def test_whatever_looks_at_training_data_sees_it_as_the_test(root, tmp_path):
     result = run(config, tmp_path / "run")
     assert result.result is not None
     assert set(result.result["test"]) == {"own", "probe", "knn"}
-    data = assemble.data(config)
+    data = build.data(config)
     captured = scores.configuration(dataset="utkface", overrides=changes)
     found = scores.make(captured, tmp_path / "scores")
-    method = assemble.method(captured, data).eval()
-    method.load_state_dict(checkpoint.load_weights(tmp_path / "scores/weights.safetensors")[0])
+    method = build.method(captured, data).eval()
+    method.load_state_dict(load_weights(tmp_path / "scores/weights.safetensors")[0])
     with torch.inference_mode():
         h = method.encoder(data.eval_views(as_evaluated(data.train).images(torch.tensor([0, 5]))))
     torch.testing.assert_close(found.splits["train"].features[[0, 5]], h, rtol=1e-4, atol=1e-4)

@@ -5,33 +5,23 @@ config.toml  environment.json  data.json  metrics.jsonl  checkpoints/  weights.s
 
 import contextlib
 import errno
-import hashlib
 import io
 import json
 import math
 import os
-import platform
-import re
-import shlex
-import subprocess
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fairmargin.checkpoint import write_atomically
-from fairmargin.data.split import FileSplit, Split
-from fairmargin.version import __version__
+from fairmargin.runtime.files import write_atomically
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
 ENVIRONMENT, DATA, RESULT = "environment.json", "data.json", "result.json"
-HASHED_AT_ONCE = 1024  # images
 
 
 class RunError(OSError):
@@ -252,67 +242,6 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def environment(
-    device: torch.device | str,
-    threads: int,
-    world_size: int,
-    command: Sequence[str],
-    data_hashes: Mapping[str, str],
-) -> dict[str, Any]:
-    """Facts that a repetition needs. Nothing in them says who ran it, on which host or where on its disk."""
-    device = torch.device(device)
-    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-    return {
-        "fairmargin": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "platform": f"{platform.system()} {platform.machine()}",
-        "device": f"{device}{name}",
-        "threads": threads,
-        "world_size": world_size,
-        "git": _git_state(),
-        "command": shlex.join([*(PurePath(name).name for name in command[:1]), *map(_without_places, command[1:])]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "data": dict(data_hashes),
-    }
-
-
-def data_hash(split: Split) -> str:
-    """sha256 of labels, bias and pixels, or for files of their names below a common folder and their sizes."""
-    digest = hashlib.sha256()
-    for name, values in (("labels", split.labels), ("bias", split.bias)):
-        digest.update(f"{name} {'none' if values is None else len(values)}\n".encode())
-        if values is not None:
-            digest.update(values.cpu().numpy().astype("<i8").tobytes())
-    if isinstance(split, FileSplit):
-        for line in _names_and_sizes(split.paths):
-            digest.update(line)
-        return digest.hexdigest()
-    for index in torch.arange(len(split)).split(HASHED_AT_ONCE):
-        images = split.images(index)
-        digest.update(f"{list(images.shape[1:])}\n".encode())
-        digest.update(images.contiguous().numpy().data)
-    return digest.hexdigest()
-
-
-def source_hash(root: Path) -> str:
-    """sha256 of a table of images, or of the names and sizes of all files below a folder: are they still the same?"""
-    if root.is_file():
-        return hashlib.sha256(root.read_bytes()).hexdigest()
-    digest = hashlib.sha256()
-    for line in _names_and_sizes(sorted(path for path in root.rglob("*") if path.is_file())):
-        digest.update(line)
-    return digest.hexdigest()
-
-
-def _names_and_sizes(paths: Sequence[Path]) -> Iterator[bytes]:
-    folder = os.path.commonpath([path.absolute().parent for path in paths]) if paths else ""
-    for path in paths:
-        name = path.absolute().relative_to(folder).as_posix()
-        yield os.fsencode(name) + b"\0%d\n" % path.stat().st_size
-
-
 def _json(value: Any, indent: int | None = None) -> str:
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
@@ -341,37 +270,3 @@ def _parse(file: Path) -> Any:
         raise RunError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
         raise RunError(f"{file} is damaged: {error}") from error
-
-
-def _git_state() -> dict[str, Any] | None:
-    """Of the checkout this package runs from, else of the current folder."""
-    package = Path(__file__).parent
-    # A package installed into somebody's project is not part of that project.
-    own = _git(package, "ls-files", "--error-unmatch", Path(__file__).name) is not None
-    folder = package if own else Path.cwd()
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    # Files git does not know, such as the folders of runs, do not change what was run.
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": bool(changed)}
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _without_places(word: str) -> str:
-    """Absolute paths cut to their last part: --set data.root=/home/me/x.csv becomes --set data.root=…/x.csv."""
-    key, equals, value = word.rpartition("=")
-    bare = value.strip("\"'")
-    if bare.startswith(("/", "~")):
-        return f"{key}{equals}…/{PurePosixPath(bare).name}"
-    if PureWindowsPath(bare).is_absolute():
-        return f"{key}{equals}…/{PureWindowsPath(bare).name}"
-    return re.sub(r"(?<![\w.…])[/~](?:[^\s\"',\]]*/)?([^\s\"',/\]]+)", r"…/\1", word)  # inside a list

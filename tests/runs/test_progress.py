@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fairmargin import config, progress
-from fairmargin.progress import Display, Now
+from fairmargin import config
+from fairmargin.runs import progress
+from fairmargin.runs.progress import Display, Now
 from fairmargin.runtime import memory
 from fairmargin.runtime.signals import stop_requests
 

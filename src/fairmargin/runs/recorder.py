@@ -10,15 +10,19 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from fairmargin import assemble, checkpoint, evaluate, record
+from fairmargin import evaluate
 from fairmargin.batch import Batch
 from fairmargin.config import Config, dump
 from fairmargin.data import Data, Split
+from fairmargin.data.hashes import data_hash
 from fairmargin.evaluate.accuracy import aligned_cells
 from fairmargin.loop import Training
-from fairmargin.progress import Display, Now
-from fairmargin.record import RunFolder
+from fairmargin.runs import build, checkpoint
+from fairmargin.runs.environment import environment
+from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.progress import Display, Now
 from fairmargin.runtime import distributed
+from fairmargin.runtime.files import load_weights, save_weights
 from fairmargin.runtime.signals import Interrupted, Request
 
 COLLAPSED = 0.98  # mean similarity of a batch above which embeddings no longer tell samples apart
@@ -47,7 +51,7 @@ class Journal:
         found = None
         if self.writes:
             splits = {"train": self.data.train, "valid": self.data.valid, "test": self.data.test}
-            hashes = {name: record.data_hash(split) for name, split in splits.items()} | assemble.source(self.config)
+            hashes = {name: data_hash(split) for name, split in splits.items()} | build.source(self.config)
             found = checkpoint.newest(self.folder.checkpoints)
             if found:
                 self._refuse_other_data(hashes)
@@ -77,7 +81,7 @@ class Journal:
         info, data = self.data.info, self.data
         self.folder.write_config(dump(self.config))
         self.folder.write_environment(
-            record.environment(self.training.device, torch.get_num_threads(), distributed.world_size(), command, hashes)
+            environment(self.training.device, torch.get_num_threads(), distributed.world_size(), command, hashes)
         )
         self.folder.write_data(
             {
@@ -163,7 +167,7 @@ class Journal:
         self._save_weights(self.folder.weights)
         reported = config.evaluate.report
         if reported == "best-on-validation" and reported in self.records:
-            t.method.load_state_dict(checkpoint.load_weights(self.folder.best)[0])
+            t.method.load_state_dict(load_weights(self.folder.best)[0])
         else:
             reported = "last"
         self.display.detail("evaluating")
@@ -175,7 +179,7 @@ class Journal:
             batch_size=config.evaluate.batch_size,
             workers=config.train.workers,
             resamples=config.evaluate.resamples,
-            linear=assemble.linear(config),
+            linear=build.linear(config),
             progress=self._stage,
         )
         self._arrays(judged.outputs)
@@ -268,7 +272,7 @@ class Journal:
     def _save_weights(self, path: Path) -> None:
         facts = {"method": self.config.method.name, "dataset": self.config.data.name, "step": self.training.step}
         # One entry: the order of several in the file is random, and equal runs should give equal files.
-        checkpoint.save_weights(path, self.training.method.state_dict(), {"fairmargin": json.dumps(facts)})
+        save_weights(path, self.training.method.state_dict(), {"fairmargin": json.dumps(facts)})
 
     def _warn_of_collapse(self) -> None:
         similarity = self.training.method.terms.get("mean similarity")

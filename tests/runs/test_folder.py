@@ -1,7 +1,6 @@
 import json
 import math
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -11,9 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairmargin import checkpoint, record
-from fairmargin.data.split import ArraySplit, FileSplit
-from fairmargin.record import Metrics, RunError, RunFolder, RunRecord, data_hash, environment, find_runs, is_run
+from fairmargin.runs.folder import Metrics, RunError, RunFolder, RunRecord, find_runs, is_run
 
 
 @pytest.fixture
@@ -69,7 +66,7 @@ class TestFolder:
         def full(*arguments):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(checkpoint.os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(RunError, match=r"cannot write .*result\.json: No space left on device"):
             folder.write_result({"a": 2})
         assert json.loads((folder.path / "result.json").read_text()) == {"a": 1}
@@ -183,7 +180,7 @@ class TestMetrics:
 HOLDS = """
 import sys, time
 from pathlib import Path
-from fairmargin.record import RunFolder
+from fairmargin.runs.folder import RunFolder
 with RunFolder(Path(sys.argv[1])).lock():
     print("locked", flush=True)
     time.sleep(60)
@@ -255,143 +252,3 @@ class TestReading:
             find_runs([tmp_path / "nowhere"])
         with pytest.raises(RunError, match="is not a folder"):
             find_runs([a / "config.toml"])
-
-
-class TestEnvironment:
-    command = (
-        "/home/somebody/.venv/bin/fairmargin", "train", "--dataset=/home/somebody/my data.csv", "--out", "~/runs/x",
-        "--set", "data.root='/home/somebody/x.csv'", "--set", 'data.many=["/home/somebody/a.csv", "b.csv"]',
-        "--set", "data.rho=0.9", "--set", "data.frost_dir=C:\\Users\\somebody\\frost", "relative/kept.toml",
-    )  # fmt: skip
-
-    def test_has_what_the_contract_lists(self):
-        facts = environment("cpu", 2, 1, ["fairmargin", "train"], {"train": "00"})
-        assert list(facts) == [
-            "fairmargin", "python", "torch", "numpy", "platform", "device", "threads", "world_size", "git", "command",
-            "started", "data",
-        ]  # fmt: skip
-        assert facts["python"] == platform.python_version()
-        assert facts["device"] == "cpu"
-        assert (facts["threads"], facts["world_size"], facts["data"]) == (2, 1, {"train": "00"})
-        assert facts["started"].endswith("+00:00")
-        json.dumps(facts)
-
-    def test_says_nothing_about_people_hosts_and_places(self):
-        text = json.dumps(environment("cpu", 1, 1, self.command, {}), ensure_ascii=False)
-        assert "somebody" not in text
-        assert platform.node() not in text or len(platform.node()) < 4
-        assert str(Path.home()) not in text or str(Path.home()) == "/"
-        assert str(Path.cwd()) not in text
-        for kept in (
-            '"command": "fairmargin train ',
-            "…/my data.csv",
-            "…/x.csv",
-            "…/a.csv",
-            "b.csv",
-            "data.rho=0.9",
-            "…/frost",
-        ):
-            assert kept in text
-        assert "relative/kept.toml" in text
-
-    def test_git_state(self, tmp_path, monkeypatch):
-        def git(*words):
-            identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-            subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
-
-        monkeypatch.setattr(record, "__file__", str(tmp_path / "elsewhere" / "record.py"))
-        monkeypatch.chdir(tmp_path)
-        try:
-            git("init")
-        except FileNotFoundError:
-            pytest.skip("git is not installed")
-        assert record._git_state() is None  # no commit yet
-        (tmp_path / "a.txt").write_text("1")
-        git("add", "a.txt")
-        git("commit", "-m", "a")
-        state = record._git_state()
-        assert len(state["commit"]) == 40
-        assert state["dirty"] is False
-        (tmp_path / "runs").mkdir()
-        (tmp_path / "runs" / "x").write_text("")
-        assert record._git_state()["dirty"] is False  # only files that git knows
-        (tmp_path / "a.txt").write_text("2")
-        assert record._git_state()["dirty"] is True
-
-    def test_package_inside_a_repository_that_does_not_know_it(self, tmp_path, monkeypatch):
-        calls = []
-        monkeypatch.setattr(record, "_git", lambda folder, *words: calls.append((folder, words[0])))
-        assert record._git_state() is None
-        assert calls == [(Path(record.__file__).parent, "ls-files"), (Path.cwd(), "rev-parse")]
-
-    def test_without_git(self, monkeypatch):
-        monkeypatch.setenv("PATH", "")
-        assert environment("cpu", 1, 1, [], {})["git"] is None
-
-
-class TestDataHash:
-    def split(self, **changed):
-        generator = torch.Generator().manual_seed(0)
-        parts = {
-            "pixels": torch.randint(0, 256, (5, 3, 4, 4), dtype=torch.uint8, generator=generator),
-            "labels": torch.tensor([0, 1, 0, 1, 2]),
-            "bias": torch.tensor([0, 0, 1, 1, -1]),
-        }
-        return ArraySplit(**{**parts, **changed})
-
-    def test_by_hand(self):
-        split = self.split()
-        digest = record.hashlib.sha256()
-        digest.update(b"labels 5\n" + np.array([0, 1, 0, 1, 2], "<i8").tobytes())
-        digest.update(b"bias 5\n" + np.array([0, 0, 1, 1, -1], "<i8").tobytes())
-        digest.update(b"[3, 4, 4]\n" + bytes(split.pixels.flatten().tolist()))
-        assert data_hash(split) == digest.hexdigest()
-
-    def test_depends_on_everything_and_on_nothing_else(self, monkeypatch):
-        base = data_hash(self.split())
-        assert data_hash(self.split()) == base
-        pixels = self.split().pixels.clone()
-        assert data_hash(self.split(pixels=pixels.contiguous(memory_format=torch.channels_last))) == base
-        pixels[4, 2, 3, 3] ^= 1
-        others = [
-            self.split(pixels=pixels),
-            self.split(labels=torch.tensor([0, 1, 0, 1, 1])),
-            self.split(bias=torch.tensor([0, 0, 1, 1, 1])),
-            self.split(bias=None),
-            self.split().subset(torch.tensor([1, 0, 2, 3, 4])),
-            self.split().subset(torch.tensor([], dtype=torch.long)),
-        ]
-        assert len({base, *map(data_hash, others)}) == 1 + len(others)
-
-    def test_streamed_in_parts(self, monkeypatch):
-        sizes = []
-
-        class Counted(ArraySplit):
-            def images(self, index):
-                sizes.append(len(index))
-                return super().images(index)
-
-        monkeypatch.setattr(record, "HASHED_AT_ONCE", 2)
-        data_hash(Counted(**vars(self.split())))
-        assert sizes == [2, 2, 1]
-
-    def files(self, root, content=b"xx"):
-        paths = [root / "train" / name for name in ("cat/1.png", "dog/ä.png")]
-        for path in paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        return FileSplit(paths, torch.tensor([0, 1]), lambda path: pytest.fail("decoded"))
-
-    def test_files_by_name_and_size_wherever_they_are(self, tmp_path):
-        base = data_hash(self.files(tmp_path / "here"))
-        assert data_hash(self.files(tmp_path / "somewhere" / "else")) == base
-        assert data_hash(self.files(tmp_path / "larger", b"xxx")) != base
-        swapped = self.files(tmp_path / "here")
-        assert data_hash(FileSplit(swapped.paths[::-1], swapped.labels, swapped.decode)) != base
-        assert data_hash(FileSplit([], torch.tensor([], dtype=torch.long), swapped.decode)) != base
-
-    def test_relative_paths_are_the_same_files(self, tmp_path, monkeypatch):
-        split = self.files(tmp_path)
-        monkeypatch.chdir(tmp_path)
-        relative = [path.relative_to(tmp_path) for path in split.paths]
-        assert data_hash(FileSplit(relative, split.labels, split.decode)) == data_hash(split)

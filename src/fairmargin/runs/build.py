@@ -18,6 +18,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.config import Config, difference, load, load_resolved, toml
 from fairmargin.data import Data, Split
 from fairmargin.data.bias import count_cells
+from fairmargin.data.hashes import source_hash
 from fairmargin.data.inject import inject, parse
 from fairmargin.data.loader import Loader
 from fairmargin.data.options import keywords
@@ -38,7 +39,7 @@ from fairmargin.loop import Training
 from fairmargin.methods import Method, build_method
 from fairmargin.methods.base import FinalStage, RunLength, Unsuited
 from fairmargin.networks import build_encoder
-from fairmargin.record import CONFIG, RunFolder, is_run, source_hash
+from fairmargin.runs.folder import CONFIG, RunFolder, is_run
 from fairmargin.runtime import distributed
 
 

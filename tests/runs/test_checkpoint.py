@@ -1,4 +1,6 @@
 import errno
+import hashlib
+import io
 import os
 import pickle
 import random
@@ -15,8 +17,8 @@ import pytest
 import torch
 from torch import nn
 
-from fairmargin import checkpoint
-from fairmargin.checkpoint import CheckpointError, DamagedCheckpoint, load, load_weights, newest, save, save_weights
+from fairmargin.runs.checkpoint import load, newest, save
+from fairmargin.runtime.files import CheckpointError, DamagedCheckpoint
 
 
 def state(step=1):
@@ -209,13 +211,13 @@ class Bomb:
 
 def sealed(payload):
     """A container around any bytes, with the right checksum."""
-    digest = checkpoint.hashlib.sha256(payload).hexdigest()
+    digest = hashlib.sha256(payload).hexdigest()
     return f"fairmargin checkpoint 1 sha256 {digest} {len(payload)}\n".encode() + payload
 
 
 class TestNothingIsExecuted:
     def test_torch_file_with_a_bomb(self, tmp_path):
-        buffer = checkpoint.io.BytesIO()
+        buffer = io.BytesIO()
         torch.save({"state": Bomb(str(tmp_path / "exploded"))}, buffer)
         path = tmp_path / "step-00000001.ckpt"
         path.write_bytes(sealed(buffer.getvalue()))
@@ -224,7 +226,7 @@ class TestNothingIsExecuted:
         with pytest.raises(CheckpointError, match="can be used"):
             newest(tmp_path)
         assert not (tmp_path / "exploded").exists()
-        torch.load(checkpoint.io.BytesIO(buffer.getvalue()), weights_only=False)  # it is one
+        torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)  # it is one
         assert (tmp_path / "exploded").exists()
 
     def test_bare_pickle(self, tmp_path):
@@ -241,7 +243,7 @@ class TestNothingIsExecuted:
         path.write_bytes(sealed((tmp_path / "a.zip").read_bytes()))
         with pytest.raises(DamagedCheckpoint, match="other than tensors"):
             load(path)
-        buffer = checkpoint.io.BytesIO()
+        buffer = io.BytesIO()
         torch.save([1, 2], buffer)
         path.write_bytes(sealed(buffer.getvalue()))
         with pytest.raises(DamagedCheckpoint, match="a list, not a state"):
@@ -305,7 +307,7 @@ class TestFailures:
         def fails(*arguments):
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(checkpoint.os, function, fails)
+        monkeypatch.setattr(os, function, fails)
         with pytest.raises(CheckpointError) as caught:
             save(tmp_path, 8, state(8))
         message = str(caught.value)
@@ -351,7 +353,7 @@ class TestFailures:
             raise KeyboardInterrupt
 
         save(tmp_path, 1, state())
-        monkeypatch.setattr(checkpoint.os, "fsync", interrupted)
+        monkeypatch.setattr(os, "fsync", interrupted)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, 2, state())
         assert names(tmp_path) == ["step-00000001.ckpt"]
@@ -388,7 +390,7 @@ class TestFailures:
 KILLED = """
 import sys, torch
 from pathlib import Path
-from fairmargin.checkpoint import newest, save
+from fairmargin.runs.checkpoint import newest, save
 folder = Path(sys.argv[1])
 found = newest(folder)
 step = found.step if found else 0
@@ -415,63 +417,3 @@ def test_killed_at_any_moment(tmp_path):
         assert torch.equal(found.state["x"], torch.full((50_000,), float(found.step)))
         last = found.step
     assert len(list(tmp_path.glob("step-*.ckpt"))) <= 3  # killed between the rename and the removal
-
-
-class TestWeights:
-    def test_values_dtypes_and_metadata(self, tmp_path):
-        base = torch.randn(4, 6)
-        weights = {
-            "a": base,
-            "shared": base,
-            "view": base[1:3],
-            "transposed": base.T,
-            "image": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
-            "half": torch.randn(3).half(),
-            "brain": torch.randn(3).bfloat16(),
-            "count": torch.tensor(7),
-            "flag": torch.tensor([True]),
-            "parameter": nn.Parameter(torch.ones(2)),
-            "none": torch.empty(0),
-        }
-        path = save_weights(tmp_path / "deep" / "weights.safetensors", weights, {"method": "ε"})
-        back, metadata = load_weights(path)
-        assert metadata == {"method": "ε"}
-        assert back.keys() == weights.keys()
-        for name, tensor in weights.items():
-            assert back[name].dtype == tensor.dtype
-            assert torch.equal(back[name], tensor.detach())
-        assert names(path.parent) == ["weights.safetensors"]
-        assert torch.equal(base, weights["a"])
-
-    def test_a_network_with_tied_weights(self, tmp_path):
-        network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-        network[1].weight = network[0].weight
-        back, metadata = load_weights(save_weights(tmp_path / "w.safetensors", network.state_dict()))
-        assert metadata == {}
-        network.load_state_dict(back)
-
-    def test_damage_and_absence(self, tmp_path):
-        path = save_weights(tmp_path / "w.safetensors", {"a": torch.ones(100)})
-        content = path.read_bytes()
-        for length in (0, 4, 20, len(content) - 1):
-            path.write_bytes(content[:length])
-            with pytest.raises(DamagedCheckpoint, match="not a whole safetensors file"):
-                load_weights(path)
-        with pytest.raises(DamagedCheckpoint, match="there is no such file"):
-            load_weights(tmp_path / "other.safetensors")
-
-    def test_failure_leaves_the_old_file(self, tmp_path, monkeypatch):
-        path = save_weights(tmp_path / "w.safetensors", {"a": torch.ones(1)})
-
-        def full(*arguments):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(checkpoint.os, "fsync", full)
-        with pytest.raises(CheckpointError, match="No space left on device"):
-            save_weights(path, {"a": torch.zeros(1)})
-        assert load_weights(path)[0]["a"] == 1
-        assert names(tmp_path) == ["w.safetensors"]
-
-    def test_only_tensors(self, tmp_path):
-        with pytest.raises(TypeError, match="'extra' is int"):
-            save_weights(tmp_path / "w.safetensors", {"extra": 3})

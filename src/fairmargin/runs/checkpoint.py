@@ -5,23 +5,18 @@
 A file is written beside its place, reaches the disk, and is then renamed: whatever happens, the older checkpoints stay.
 """
 
-import contextlib
-import errno
 import hashlib
 import io
-import os
 import re
-import shutil
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
+
+from fairmargin.runtime.files import CheckpointError, DamagedCheckpoint, remove, write_atomically, write_failure
 
 FORMAT = 1
 MAGIC = b"fairmargin checkpoint "
@@ -30,22 +25,6 @@ LONGEST_HEADER = 200
 NAME = re.compile(r"step-([0-9]{8,})\.ckpt")
 # What `torch.load(weights_only=True)` gives back. Anything else would be saved and never be read again.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
-
-
-class CheckpointError(OSError):
-    """A checkpoint could not be written, or none can be read."""
-
-    def __init__(self, message: str, number: int | None = None) -> None:
-        super().__init__(message)
-        self.errno = number
-
-
-class DamagedCheckpoint(CheckpointError):
-    """This file is not a whole checkpoint."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path} cannot be used: {why}")
-        self.path, self.why = path, why
 
 
 @dataclass(frozen=True)
@@ -74,12 +53,12 @@ def save(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Pa
     path = folder / f"step-{step:08d}.ckpt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _remove(folder.glob(".step-*.part"))  # of processes that were killed
+        remove(folder.glob(".step-*.part"))  # of processes that were killed
         write_atomically(path, header, content)
     except OSError as error:
         raise CheckpointError(_what_now(error, path, len(header) + len(content)), error.errno) from error
     older = [other for number, other in _all(folder) if number < step]
-    _remove(older[: max(len(older) - (keep - 1), 0)])
+    remove(older[: max(len(older) - (keep - 1), 0)])
     return path
 
 
@@ -121,75 +100,12 @@ def newest(folder: Path, device: torch.device | str = "cpu") -> Found | None:
     )
 
 
-def save_weights(path: Path, state_dict: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Path:
-    """A safetensors file with each tensor's values and dtype; memory that tensors share is written for each."""
-    for name, tensor in state_dict.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"weights must be tensors; {name!r} is {type(tensor).__name__}. Leave it out")
-    whole = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in state_dict.items()}
-    content = safetensors.torch.save(whole, dict(metadata or {}))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-    except OSError as error:
-        raise CheckpointError(_failure(error, path, len(content)), error.errno) from error
-    return path
-
-
-def load_weights(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(tensors, metadata) of a safetensors file."""
-    if not path.is_file():
-        raise DamagedCheckpoint(path, "there is no such file")
-    try:
-        with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise DamagedCheckpoint(path, f"it is not a whole safetensors file ({error})") from error
-
-
-def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
-    """The parts, one after another, as the file `path`: all of them on the disk, or what was there before."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        _remove([temporary])
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The rename itself reaches the disk; some file systems cannot be asked."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
-
-
 def _all(folder: Path) -> list[tuple[int, Path]]:
     """(step, path), by step."""
     if not folder.is_dir():
         return []
     named = [(NAME.fullmatch(path.name), path) for path in folder.iterdir()]
     return sorted((int(match[1]), path) for match, path in named if match)
-
-
-def _remove(paths: Any) -> None:
-    """What cannot be removed now is removed at another save."""
-    for path in list(paths):
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 def _verified(path: Path, header: bytes, content: bytes) -> bytes:
@@ -234,27 +150,10 @@ def _check_plain(value: Any, where: str) -> None:
         )
 
 
-def _failure(error: OSError, path: Path, size: int) -> str:
-    free = f", {_in_units(space)} are free" if (space := _free(path.parent)) is not None else ""
-    return f"cannot write {path}: {error.strerror or error} (it needs {_in_units(size)}{free})"
-
-
 def _what_now(error: OSError, path: Path, size: int) -> str:
     there = _all(path.parent)
     from_where = f"step {there[-1][0]}, whose checkpoint is untouched" if there else "the beginning: there is none yet"
     return (
-        f"{_failure(error, path, size)}. Training can go on; if it is interrupted now it resumes from {from_where}. "
+        f"{write_failure(error, path, size)}. Training can go on; if it is interrupted now it resumes from {from_where}. "
         "Free some space or make the folder writable"
     )
-
-
-def _free(folder: Path) -> int | None:
-    """Bytes, in the nearest folder that exists."""
-    for place in (folder, *folder.parents):
-        with contextlib.suppress(OSError):
-            return shutil.disk_usage(place).free
-    return None
-
-
-def _in_units(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size:,} bytes"

@@ -1,0 +1,47 @@
+"""Digests of data: is this still what a run was trained on?"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from fairmargin.data.split import FileSplit, Split
+
+HASHED_AT_ONCE = 1024  # images
+
+
+def data_hash(split: Split) -> str:
+    """sha256 of labels, bias and pixels, or for files of their names below a common folder and their sizes."""
+    digest = hashlib.sha256()
+    for name, values in (("labels", split.labels), ("bias", split.bias)):
+        digest.update(f"{name} {'none' if values is None else len(values)}\n".encode())
+        if values is not None:
+            digest.update(values.cpu().numpy().astype("<i8").tobytes())
+    if isinstance(split, FileSplit):
+        for line in _names_and_sizes(split.paths):
+            digest.update(line)
+        return digest.hexdigest()
+    for index in torch.arange(len(split)).split(HASHED_AT_ONCE):
+        images = split.images(index)
+        digest.update(f"{list(images.shape[1:])}\n".encode())
+        digest.update(images.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def source_hash(root: Path) -> str:
+    """sha256 of a table of images, or of the names and sizes of all files below a folder: are they still the same?"""
+    if root.is_file():
+        return hashlib.sha256(root.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for line in _names_and_sizes(sorted(path for path in root.rglob("*") if path.is_file())):
+        digest.update(line)
+    return digest.hexdigest()
+
+
+def _names_and_sizes(paths: Sequence[Path]) -> Iterator[bytes]:
+    folder = os.path.commonpath([path.absolute().parent for path in paths]) if paths else ""
+    for path in paths:
+        name = path.absolute().relative_to(folder).as_posix()
+        yield os.fsencode(name) + b"\0%d\n" % path.stat().st_size
