@@ -318,8 +318,8 @@ def scores(
 
     It sees no bias labels; where there are some they only judge it. Again: only what is missing. See docs/scores.md.
     """
-    from fairmargin import scores as bias_scores
-    from fairmargin.captured import FILE
+    from fairmargin.bias import capture as bias_scores
+    from fairmargin.bias.score_file import FILE
     from fairmargin.runtime import distributed
 
     with said_plainly():

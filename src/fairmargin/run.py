@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fairmargin.bias.visible import visible_bias
 from fairmargin.config import Config
 from fairmargin.loop import fit
 from fairmargin.runs import build
@@ -30,8 +31,9 @@ def run(
             raise ValueError(
                 f"{config.data.name} has no test samples here, so nothing could be said of the result; add some"
             )
-        method = build.method(config, data)
-        training = build.training(config, method, data, device)
+        bias = visible_bias(config, data)
+        method = build.method(config, data, bias=bias)
+        training = build.training(config, method, data, device, bias=bias)
         epochs, steps = config.train.epochs, config.train.steps
         with stop_requests() as stop, Display(config, training, console) as display:
             journal = Journal(folder, config, data, training, display, stop)

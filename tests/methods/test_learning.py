@@ -26,7 +26,7 @@ from fairmargin.methods.catalog import FACTS
 from fairmargin.networks import ENCODERS, SimpleConvNet
 from fairmargin.runs import build
 from fairmargin.runtime import memory
-from tests.scored import write_scores
+from tests.bias.scored import write_scores
 
 SEEDS = (0, 1, 2)
 FLOOR = 0.45

@@ -4,23 +4,30 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from fairmargin.data.split import FileSplit, Split
+if TYPE_CHECKING:
+    from fairmargin.data.split import Split
+
 
 HASHED_AT_ONCE = 1024  # images
 
 
-def data_hash(split: Split) -> str:
-    """sha256 of labels, bias and pixels, or for files of their names below a common folder and their sizes."""
+def data_hash(split: "Split") -> str:
+    """sha256 of labels, bias and pixels.
+
+    Of a split of files (one with `paths`): of labels, bias, names below their common folder, and sizes.
+    """
     digest = hashlib.sha256()
     for name, values in (("labels", split.labels), ("bias", split.bias)):
         digest.update(f"{name} {'none' if values is None else len(values)}\n".encode())
         if values is not None:
             digest.update(values.cpu().numpy().astype("<i8").tobytes())
-    if isinstance(split, FileSplit):
-        for line in _names_and_sizes(split.paths):
+    paths = getattr(split, "paths", None)
+    if paths is not None:
+        for line in _names_and_sizes(paths):
             digest.update(line)
         return digest.hexdigest()
     for index in torch.arange(len(split)).split(HASHED_AT_ONCE):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from fairmargin.batch import DataInfo
 from fairmargin.data.bias import split_off
+from fairmargin.data.hashes import data_hash
 from fairmargin.data.views import Views
 
 
@@ -96,3 +98,9 @@ class Data:
     train_views: Views  # from uint8 batches to float inputs, with augmentation
     eval_views: Views  # the same without
     extra_tests: dict[str, Split] = field(default_factory=dict)
+
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """Digests of the train, valid and test samples; pixels are read once, when first asked for."""
+        splits = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: data_hash(split) for name, split in splits.items()}

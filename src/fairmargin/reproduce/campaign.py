@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairmargin import engine as engines
-from fairmargin import scores
+from fairmargin.bias import capture
 from fairmargin.config import toml
 from fairmargin.data.sources import MissingData, data_root
 from fairmargin.engine import HERE, Engine, check_shared, prepare
@@ -138,11 +138,11 @@ def _capture(task: Task, extra: Sequence[str]) -> Path:
     """The folder with the features of the bias-capturing model, trained now if it is not there."""
     changes = budgets.changes(task.budget, task.cell.table, task.cell.dataset, "ce", task.cell.settings)
     own = [f"{key}={toml.value(value)}" for key, value in changes.settings.items()]
-    config = scores.configuration(dataset=task.cell.dataset, capture=CAPTURE, seed=task.seed, overrides=[*own, *extra])
+    config = capture.configuration(dataset=task.cell.dataset, capture=CAPTURE, seed=task.seed, overrides=[*own, *extra])
     folder = task.out / task.budget / "scores" / task.cell.dataset / f"seed-{task.seed}"
     while True:
         try:
-            scores.make(config, folder, command=task.command)
+            capture.make(config, folder, command=task.command)
             return folder
         except Locked:  # another cell needs it too, and is training it
             time.sleep(PATIENCE)

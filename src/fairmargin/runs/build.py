@@ -1,10 +1,8 @@
 """From a configuration to the things it names: folder, device, data, method, and everything that trains it."""
 
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairmargin import captured, optim
 from fairmargin import data as datasets
-from fairmargin.batch import DataInfo
-from fairmargin.config import Config, difference, load, load_resolved, toml
+from fairmargin import optim
+from fairmargin.bias import score_file
+from fairmargin.bias.visible import VisibleBias, recorded_info, visible_bias
+from fairmargin.config import Config, difference, load_resolved
 from fairmargin.data import Data, Split
-from fairmargin.data.bias import count_cells
 from fairmargin.data.hashes import source_hash
 from fairmargin.data.inject import inject, parse
 from fairmargin.data.loader import Loader
@@ -57,7 +55,6 @@ def device(name: str) -> torch.device:
 
 
 OTHER = 1 << 32  # beyond every seed of a run: the second stream has numbers of its own
-CLUSTERED = "all"  # unless told otherwise: a cluster is then the same shortcut in every class (docs/scores.md)
 HARMLESS = (  # a run may be continued with other values of these
     "data.root",
     "train.device",
@@ -128,111 +125,50 @@ def data(config: Config) -> Data:
     return built
 
 
-@dataclass(frozen=True)
-class Known:
-    """What a method may know of the bias: `data.bias`. Evaluation keeps to the dataset's own labels."""
+def method(
+    config: Config,
+    data: Data,
+    *,
+    bias: VisibleBias | None = None,
+    trained: Mapping[str, Any] | None = None,
+) -> Method:
+    """Build the method that a configuration names, with weights that depend on the seed alone.
 
-    info: DataInfo
-    splits: dict[str, Split]  # "train" and "valid", with these bias labels and no others
-    features: dict[str, Tensor] = field(default_factory=dict)  # of the splits; empty: none
-
-
-def known(config: Config, data: Data) -> Known:
-    info = replace(data.info, train_size=len(data.train))
-    splits = {"train": data.train, "valid": data.valid}
-    if config.data.bias == "labels":
-        return Known(info, splits)
-    info = replace(info, bias_names=(), counts=info.counts[:, :0])
-    hidden = {name: _relabelled(split, None) for name, split in splits.items()}
-    if config.data.bias == "none":
-        return Known(info, hidden)
-    features = _scores(config, data)
-    if config.data.bias == "scores":
-        return Known(replace(info, bias_features=features["train"].shape[1]), hidden, features)
-    of, names = config.data.clusters_of or CLUSTERED, _cluster_names(config, info)
-    labels = {name: split.labels for name, split in splits.items()}
-    found = captured.cluster(features, labels, len(names), of=of, seed=config.seed)
-    found = distributed.from_first_rank(found)  # the same for all, should machines round differently
-    counts = count_cells(data.train.labels, found["train"], info.num_classes, len(names))
-    pseudo = {name: _relabelled(split, found[name]) for name, split in splits.items()}
-    return Known(replace(info, bias_names=names, counts=counts), pseudo)
-
-
-def _relabelled(split: Any, bias: Tensor | None) -> Split:
-    if not is_dataclass(split):
-        raise TypeError(f"the bias labels of a {type(split).__name__} cannot be exchanged; make it a dataclass")
-    relabelled: Any = replace(split, bias=bias)  # type: ignore[type-var]
-    return relabelled
-
-
-def _cluster_names(config: Config, info: DataInfo) -> tuple[str, ...]:
-    of = config.data.clusters_of or CLUSTERED
-    number = captured.number_of_clusters(config.data.clusters, of, info.num_classes)
-    return tuple(f"cluster {k}" for k in range(number))
-
-
-def _scores(config: Config, data: Data) -> dict[str, Tensor]:
-    """The features that data.scores holds for these samples."""
-    given = config.data.scores
-    file = captured.locate(given, config.data.name, config.seed)
-    if not file.is_file():
-        out = "" if given is None else f" --out {shlex.quote(str(file.parent))}"
-        raise ValueError(
-            f"--bias {config.data.bias} needs {file}, and there is no such file. Make it: {_scores_command(config)}{out}"
-        )
-    found = captured.read(file)
-    seed = None if given == file else config.seed  # whoever names the file itself means it
-    if why := captured.mismatch(found, data, seed):
-        raise ValueError(
-            f"{file} belongs to something else: {why}. Make others: {_scores_command(config)} --out OTHER, "
-            "and train with --set data.scores=OTHER"
-        )
-    return captured.features(found, config.data.score_features or "raw")
-
-
-def _scores_command(config: Config) -> str:
-    """What makes the scores of this run's data."""
-    chosen = config.data
-    dataset = str(chosen.root) if chosen.name == "folder" else chosen.name
-    usual = load(dataset=dataset, method=config.method.name).data.options
-    changes = {f"data.{key}": value for key, value in chosen.options.items() if usual.get(key) != value}
-    if chosen.root is not None and chosen.name != "folder":
-        changes["data.root"] = str(chosen.root)
-    words = ["fairmargin", "scores", "--dataset", dataset, "--seed", str(config.seed)]
-    words += [word for key, value in changes.items() for word in ("--set", f"{key}={toml.value(value)}")]
-    return shlex.join(words)
-
-
-def method(config: Config, data: Data, *, trained: Mapping[str, Any] | None = None) -> Method:
-    """With weights that depend on the seed alone; or to load a run's into, for the data of which `trained` is the record."""
-    info = known(config, data).info if trained is None else _recorded(config, data.info, trained)
+    Args:
+        bias: what the method may know; found out here if it is not given.
+        trained: `data.json` of the run whose weights are to be loaded; then `bias` is not needed.
+    """
+    if trained is not None:
+        info = recorded_info(config, data.info, trained)
+    else:
+        info = (bias or visible_bias(config, data)).info
     options = {"in_features": torch.Size(info.image_shape).numel()} if config.network.name == "mlp" else {}
     make_encoder = partial(build_encoder, config.network.name, **options | config.network.options)
     torch.manual_seed(config.seed)
     return build_method(config.method.name, make_encoder, info, **config.method.options)
 
 
-def _recorded(config: Config, info: DataInfo, trained: Mapping[str, Any]) -> DataInfo:
-    """What a run's method knew: of these the shapes of its weights are made. It needs no scores."""
-    info = replace(info, train_size=trained["sizes"]["train"])
-    if config.data.bias == "labels":
-        counts = torch.tensor(trained["counts"], dtype=torch.long)
-        return replace(info, bias_names=tuple(trained["bias_names"]), counts=counts)
-    names = _cluster_names(config, info) if config.data.bias == "clusters" else ()
-    # What the training made of its counts comes with the weights.
-    counts = torch.ones(info.num_classes, len(names), dtype=torch.long)
-    return replace(info, bias_names=names, counts=counts, bias_features=int(config.data.bias == "scores"))
+def training(
+    config: Config,
+    method: Method,
+    data: Data,
+    device: torch.device,
+    *,
+    bias: VisibleBias | None = None,
+) -> Training:
+    """Build everything that moves while `method` is trained: loaders, optimizers, schedules.
 
-
-def training(config: Config, method: Method, data: Data, device: torch.device) -> Training:
+    Args:
+        bias: what the method may know, as it was built with; found out here if it is not given.
+    """
     settings = config.train
     if settings.batch_size < method.least_batch:
         raise ValueError(
             f"{config.method.name} compares samples with each other and train.batch_size={settings.batch_size} leaves "
             f"nothing to compare; give it at least {method.least_batch}, and better some hundreds"
         )
-    seen = known(config, data)
-    splits, features = seen.splits, seen.features
+    visible = bias or visible_bias(config, data)
+    splits, features = visible.splits, visible.features
 
     def loader_of(views: Views, sampler: str, batch_size: int, drop_last: bool, seed: int) -> Loader:
         return Loader(
@@ -368,7 +304,7 @@ def _weighted(seen: SeenSplit, seed: int) -> Sampler:
     """Hong & Yang's oversampling: by bias features as with their SoftCon, or by bias labels as with their BiasCon."""
     split, features = seen
     if features is not None:
-        return Weighted(captured.rarity(features, split.labels, seed=seed), ratio=10, seed=seed)
+        return Weighted(score_file.rarity(features, split.labels, seed=seed), ratio=10, seed=seed)
     return _needs_bias(lambda y, b, seed: Weighted(bias_weights(y, b), ratio=10, seed=seed))(seen, seed)
 
 

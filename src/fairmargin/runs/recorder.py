@@ -14,7 +14,6 @@ from fairmargin import evaluate
 from fairmargin.batch import Batch
 from fairmargin.config import Config, dump
 from fairmargin.data import Data, Split
-from fairmargin.data.hashes import data_hash
 from fairmargin.evaluate.accuracy import aligned_cells
 from fairmargin.loop import Training
 from fairmargin.runs import build, checkpoint
@@ -50,8 +49,7 @@ class Journal:
         """Write down what is about to run, and go on where the newest good checkpoint stands."""
         found = None
         if self.writes:
-            splits = {"train": self.data.train, "valid": self.data.valid, "test": self.data.test}
-            hashes = {name: data_hash(split) for name, split in splits.items()} | build.source(self.config)
+            hashes = self.data.hashes | build.source(self.config)
             found = checkpoint.newest(self.folder.checkpoints)
             if found:
                 self._refuse_other_data(hashes)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fairmargin import scores
+from fairmargin.bias import capture
 from fairmargin.config import load
 from fairmargin.data.datasets import utkface
 from fairmargin.data.decode import UnreadableImage
@@ -102,8 +102,8 @@ def test_whatever_looks_at_training_data_sees_it_as_the_test(root, tmp_path):
     assert result.result is not None
     assert set(result.result["test"]) == {"own", "probe", "knn"}
     data = build.data(config)
-    captured = scores.configuration(dataset="utkface", overrides=changes)
-    found = scores.make(captured, tmp_path / "scores")
+    captured = capture.configuration(dataset="utkface", overrides=changes)
+    found = capture.make(captured, tmp_path / "scores")
     method = build.method(captured, data).eval()
     method.load_state_dict(load_weights(tmp_path / "scores/weights.safetensors")[0])
     with torch.inference_mode():

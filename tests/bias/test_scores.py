@@ -13,9 +13,12 @@ import torch.nn.functional as F
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fairmargin import captured, losses, scores
 from fairmargin import config as configuration
-from fairmargin.captured import FILE, Answers, Captured
+from fairmargin import losses
+from fairmargin.bias import capture, score_file, visible
+from fairmargin.bias.clusters import cluster, number_of_clusters
+from fairmargin.bias.score_file import FILE, Answers, Captured
+from fairmargin.bias.visible import visible_bias
 from fairmargin.cli import app
 from fairmargin.data.bias import count_cells
 from fairmargin.data.hashes import data_hash
@@ -25,8 +28,8 @@ from fairmargin.run import run
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunRecord
 from fairmargin.runtime.files import load_weights, save_weights
+from tests.bias.scored import write_scores
 from tests.methods import tiny
-from tests.scored import write_scores
 from tests.test_torchrun import torchrun
 
 SMALL = [
@@ -127,11 +130,11 @@ def test_a_training_with_scores_of_0_and_1_is_the_labelled_training(tmp_path):
 # Making them
 
 
-@pytest.fixture(scope="module", params=sorted(scores.CAPTURES))
+@pytest.fixture(scope="module", params=sorted(capture.CAPTURES))
 def made(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "seed-0"
-    chosen = scores.configuration(dataset="planted", capture=request.param, overrides=SMALL)
-    return request.param, chosen, folder, scores.make(chosen, folder, console=quiet())
+    chosen = capture.configuration(dataset="planted", capture=request.param, overrides=SMALL)
+    return request.param, chosen, folder, capture.make(chosen, folder, console=quiet())
 
 
 def test_a_capture_is_a_run_and_its_features_stand_in_the_order_of_the_split(made):
@@ -158,7 +161,7 @@ def test_a_capture_is_a_run_and_its_features_stand_in_the_order_of_the_split(mad
         assert torch.equal(said.labels, part.labels)
         assert found.facts["hashes"][split] == data_hash(part)
     assert bool((found.splits["train"].features >= 0).all())  # after a ReLU, as the paper's
-    assert not captured.mismatch(found, data, 0)
+    assert not score_file.mismatch(found, data, 0)
 
 
 def test_the_bias_labels_judge_the_capture_and_are_not_in_its_file(made):
@@ -175,70 +178,72 @@ def test_made_again_nothing_is_trained_and_without_the_file_it_is_the_same(made)
     _, chosen, folder, _ = made
     file, weights = folder / FILE, folder / "weights.safetensors"
     before, written, trained = file.read_bytes(), file.stat().st_mtime_ns, weights.stat().st_mtime_ns
-    scores.make(chosen, folder, console=quiet())
+    capture.make(chosen, folder, console=quiet())
     assert file.stat().st_mtime_ns == written
     file.unlink()
-    scores.make(chosen, folder, console=quiet())
+    capture.make(chosen, folder, console=quiet())
     assert file.read_bytes() == before
     assert weights.stat().st_mtime_ns == trained
 
 
 def test_an_interrupted_capture_goes_on(tmp_path):
-    chosen = scores.configuration(dataset="planted", overrides=[*SMALL, "train.epochs=2", "train.checkpoint_seconds=0"])
-    whole = scores.make(chosen, tmp_path / "whole", console=quiet())
-    scores.make(chosen, tmp_path / "cut", console=quiet())
+    chosen = capture.configuration(
+        dataset="planted", overrides=[*SMALL, "train.epochs=2", "train.checkpoint_seconds=0"]
+    )
+    whole = capture.make(chosen, tmp_path / "whole", console=quiet())
+    capture.make(chosen, tmp_path / "cut", console=quiet())
     (tmp_path / "cut" / "result.json").unlink()  # as if killed: the newest checkpoint lost, nothing exported
     max((tmp_path / "cut" / "checkpoints").glob("*.ckpt")).unlink()
     (tmp_path / "cut" / FILE).unlink()
-    again = scores.make(chosen, tmp_path / "cut", console=quiet())
+    again = capture.make(chosen, tmp_path / "cut", console=quiet())
     for name, said in whole.splits.items():
         assert torch.equal(again.splits[name].features, said.features)
 
 
 def test_the_usual_capture_goes_by_the_size_of_the_images():
-    assert scores.usual((3, 28, 28)) == scores.usual((3, 64, 64)) == "simple-conv-1"
-    assert scores.usual((3, 65, 64)) == scores.usual((3, 224, 224)) == "bagnet18"
-    chosen = scores.configuration(dataset="planted", overrides=SMALL)
+    assert capture.usual((3, 28, 28)) == capture.usual((3, 64, 64)) == "simple-conv-1"
+    assert capture.usual((3, 65, 64)) == capture.usual((3, 224, 224)) == "bagnet18"
+    chosen = capture.configuration(dataset="planted", overrides=SMALL)
     assert chosen.network.name == "simple-conv-1"
     assert chosen.network.options == {"stride": 2, "widths": (8, 16)}  # of the network it stands in for
-    assert scores.configuration(dataset="planted", capture="bagnet18").optimiser.weight_decay == 0
-    assert scores.configuration(dataset="planted", capture="early-stopped").train.epochs == 1
-    longer = scores.configuration(dataset="planted", capture="early-stopped", overrides=["train.epochs=3"])
+    assert capture.configuration(dataset="planted", capture="bagnet18").optimiser.weight_decay == 0
+    assert capture.configuration(dataset="planted", capture="early-stopped").train.epochs == 1
+    longer = capture.configuration(dataset="planted", capture="early-stopped", overrides=["train.epochs=3"])
     assert longer.train.epochs == 3  # what is asked for wins
     with pytest.raises(ValueError, match="did you mean 'bagnet18'"):
-        scores.configuration(dataset="planted", capture="bagnet")
+        capture.configuration(dataset="planted", capture="bagnet")
 
 
 def test_a_one_pixel_model_finds_the_tint_and_not_the_bar(tmp_path):
     easy = ["data.train=500", "data.test=160", "data.side=8", "data.noise=0.1", "train.epochs=6", "evaluate.every=0"]
-    chosen = scores.configuration(dataset="planted", overrides=easy)
-    found = scores.make(chosen, tmp_path, console=quiet())
+    chosen = capture.configuration(dataset="planted", overrides=easy)
+    found = capture.make(chosen, tmp_path, console=quiet())
     accuracy = found.facts["accuracy"]["test"]
     assert accuracy["aligned"] > 0.9
     assert accuracy["conflicting"] < 0.1
     cosines = found.facts["cosines"]["centred"]
     assert cosines["same bias"] > cosines["other bias"] + 0.5
-    assert scores.doubts(found) == []
+    assert capture.doubts(found) == []
     data = build.data(chosen)
-    features = captured.features(found, "raw")
+    features = score_file.features(found, "raw")
     labels = {"train": data.train.labels, "valid": data.valid.labels}
-    clusters = captured.cluster(features, labels, 4, of="all", seed=0)
+    clusters = cluster(features, labels, 4, of="all", seed=0)
     for split, pseudo in ((data.train, clusters["train"]), (data.valid, clusters["valid"])):
         cells = count_cells(split.bias, pseudo, 4, 4)
         assert cells.amax(1).sum() > 0.95 * len(split)
     # Two of each class may leave a rare tint with the usual one, and still put no usual sample with the rare ones.
-    unusual = captured.cluster(features, labels, 2, of="class", seed=0)["train"] == 1
+    unusual = cluster(features, labels, 2, of="class", seed=0)["train"] == 1
     conflicting = data.train.bias != data.train.labels
     assert (unusual & conflicting).sum() > 0.5 * conflicting.sum()
     assert (unusual & conflicting).sum() > 0.9 * unusual.sum()
 
 
 def test_an_empty_validation_split_has_empty_scores(tmp_path):
-    chosen = scores.configuration(dataset="planted", overrides=[*SMALL, "data.valid_fraction=0.0"])
-    found = scores.make(chosen, tmp_path, console=quiet())
+    chosen = capture.configuration(dataset="planted", overrides=[*SMALL, "data.valid_fraction=0.0"])
+    found = capture.make(chosen, tmp_path, console=quiet())
     assert found.splits["valid"].features.shape == (0, 16)
     used = config(f"data.scores={tmp_path}", "data.valid_fraction=0.0", bias="clusters")
-    assert build.known(used, build.data(used)).splits["valid"].bias.shape == (0,)
+    assert visible_bias(used, build.data(used)).splits["valid"].bias.shape == (0,)
 
 
 # What a person is told
@@ -259,7 +264,7 @@ def told(train, cosine_5=0.1):
     ],
 )
 def test_doubts_about_a_capture(found, expected):
-    said = scores.doubts(found)
+    said = capture.doubts(found)
     assert len(said) == len(expected)
     assert all(part in text for part, text in zip(expected, said, strict=True))
 
@@ -267,12 +272,12 @@ def test_doubts_about_a_capture(found, expected):
 def test_cosines_are_summarised_over_pairs_of_one_class():
     features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
     train = Answers(features, torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    found = scores.cosines(train, torch.tensor([5, 5, 6, -1]))["raw"]
+    found = capture.cosines(train, torch.tensor([5, 5, 6, -1]))["raw"]
     assert found["same bias"] == pytest.approx(1)
     assert found["other bias"] == pytest.approx(0)
     assert found["5 %"] == pytest.approx(0)
     assert found["95 %"] == pytest.approx(1)
-    alone = scores.cosines(Answers(features[:1], torch.zeros(1, 2), torch.tensor([0])), None)["raw"]
+    alone = capture.cosines(Answers(features[:1], torch.zeros(1, 2), torch.tensor([0])), None)["raw"]
     assert set(alone.values()) == {None}
 
 
@@ -280,19 +285,19 @@ def test_cosines_are_summarised_over_pairs_of_one_class():
 
 
 def test_where_scores_are_looked_for(tmp_path):
-    assert captured.locate(None, "planted", 3).as_posix() == "runs/scores/planted/seed-3/scores.safetensors"
-    assert captured.locate(tmp_path, "planted", 3) == tmp_path / FILE
+    assert score_file.locate(None, "planted", 3).as_posix() == "runs/scores/planted/seed-3/scores.safetensors"
+    assert score_file.locate(tmp_path, "planted", 3) == tmp_path / FILE
     (tmp_path / "seed-3").mkdir()
-    assert captured.locate(tmp_path, "planted", 3) == tmp_path / "seed-3" / FILE
-    assert captured.locate(tmp_path, "planted", 4) == tmp_path / FILE
+    assert score_file.locate(tmp_path, "planted", 3) == tmp_path / "seed-3" / FILE
+    assert score_file.locate(tmp_path, "planted", 4) == tmp_path / FILE
     (tmp_path / FILE).write_bytes(b"")
-    assert captured.locate(tmp_path, "planted", 3) == tmp_path / FILE  # its own before those of others
-    assert captured.locate(tmp_path / FILE, "planted", 9) == tmp_path / FILE
+    assert score_file.locate(tmp_path, "planted", 3) == tmp_path / FILE  # its own before those of others
+    assert score_file.locate(tmp_path / FILE, "planted", 9) == tmp_path / FILE
 
 
 def refused(chosen):
     with pytest.raises(ValueError, match=r"Make|Read|fairmargin scores") as caught:
-        build.known(chosen, build.data(chosen))
+        visible_bias(chosen, build.data(chosen))
     return str(caught.value)
 
 
@@ -307,7 +312,7 @@ def test_missing_scores_come_with_the_command_that_makes_them(tmp_path, monkeypa
     assert "train.epochs" not in command
     made = runner.invoke(app, [*shlex.split(command)[1:], "--set", "train.epochs=1"])
     assert made.exit_code == 0, made.output
-    assert build.known(config(bias=bias, seed=3), build.data(config(seed=3))).info is not None
+    assert visible_bias(config(bias=bias, seed=3), build.data(config(seed=3))).info is not None
     elsewhere = refused(config("data.scores=else where", bias=bias))
     assert elsewhere.endswith("--out 'else where'")
 
@@ -316,7 +321,7 @@ def test_scores_of_something_else_are_refused(tmp_path):
     data = build.data(config())
     write_scores(tmp_path, data, one_hot)
     use = lambda *changes, **more: config(f"data.scores={tmp_path}", *changes, bias="scores", **more)
-    assert build.known(use(), data).features
+    assert visible_bias(use(), data).features
     assert "other pixels, files or bias labels in the train split" in refused(use("data.noise=0.1"))
     assert "128 samples, not 240 in the train split" in refused(use("data.train=300"))
     assert "seed 0, not 1" in refused(use(seed=1))
@@ -334,7 +339,7 @@ def test_another_seed_is_refused_unless_the_file_itself_is_named(tmp_path):
     by_folder = config("data.seed=7", f"data.scores={tmp_path}", bias="scores", seed=1)
     assert "seed 0, not 1" in refused(by_folder)
     by_file = config("data.seed=7", f"data.scores={file}", bias="scores", seed=1)
-    assert build.known(by_file, data).info.bias_features == 4
+    assert visible_bias(by_file, data).info.bias_features == 4
 
 
 def test_scores_in_another_order_are_refused(tmp_path):
@@ -353,7 +358,7 @@ def test_files_that_are_no_scores_are_refused(tmp_path):
     chosen = config(f"data.scores={tmp_path}", bias="scores")
     (tmp_path / FILE).write_bytes(b"half a file")
     with pytest.raises(OSError, match="not a whole safetensors file"):
-        build.known(chosen, build.data(chosen))
+        visible_bias(chosen, build.data(chosen))
     save_weights(tmp_path / FILE, {"weight": torch.zeros(2)})
     assert 'was not written by "fairmargin scores"' in refused(chosen)
 
@@ -377,21 +382,21 @@ def test_features_must_be_finite_and_not_zero(tmp_path):
     message = refused(use())
     assert "2 of 128 train samples have scores that are all 0 (first: sample 17)" in message
     assert "data.score_features=centred" in message
-    centred = build.known(use("data.score_features=centred"), data).features
+    centred = visible_bias(use("data.score_features=centred"), data).features
     assert torch.allclose(centred["train"].mean(0), torch.zeros(3), atol=1e-6)
-    raw = captured.read(tmp_path / FILE).splits
+    raw = score_file.read(tmp_path / FILE).splits
     assert torch.allclose(centred["valid"], raw["valid"].features - raw["train"].features.mean(0))
-    probabilities = build.known(use("data.score_features=probabilities"), data).features["train"]
+    probabilities = visible_bias(use("data.score_features=probabilities"), data).features["train"]
     assert torch.allclose(probabilities, torch.full((128, 4), 0.25))
 
 
 def test_data_that_changed_under_a_finished_capture_are_noticed(tmp_path, monkeypatch):
-    chosen = scores.configuration(dataset="planted", overrides=SMALL)
-    scores.make(chosen, tmp_path, console=quiet())
+    chosen = capture.configuration(dataset="planted", overrides=SMALL)
+    capture.make(chosen, tmp_path, console=quiet())
     changed = build.data(config("data.noise=0.1"))
     monkeypatch.setattr(build, "data", lambda config: changed)
     with pytest.raises(ValueError, match=r"made when the data were others.*Remove its folder"):
-        scores.make(chosen, tmp_path, console=quiet())
+        capture.make(chosen, tmp_path, console=quiet())
 
 
 # Clusters
@@ -410,13 +415,13 @@ def test_clusters_of_a_class_are_numbered_by_size_and_assign_held_out_samples():
     y = torch.zeros(len(x), dtype=torch.long)
     held, held_group = blobs([4, 3, 2], seed=1)
     labels = {"train": y, "valid": torch.zeros(len(held), dtype=torch.long)}
-    found = captured.cluster({"train": x, "valid": held}, labels, 3, of="class", seed=0)
+    found = cluster({"train": x, "valid": held}, labels, 3, of="class", seed=0)
     rank = torch.tensor([2, 0, 1])
     assert torch.equal(found["train"], rank[group])
     assert torch.equal(found["valid"], rank[held_group])
-    again = captured.cluster({"train": x, "valid": held}, labels, 3, of="class", seed=0)
+    again = cluster({"train": x, "valid": held}, labels, 3, of="class", seed=0)
     assert torch.equal(again["train"], found["train"])
-    scaled = captured.cluster({"train": 9 * x, "valid": held}, labels, 3, of="class", seed=0)  # directions count
+    scaled = cluster({"train": 9 * x, "valid": held}, labels, 3, of="class", seed=0)  # directions count
     assert torch.equal(scaled["train"], found["train"])
 
 
@@ -425,19 +430,19 @@ def test_clusters_over_all_mean_the_same_in_every_class():
     x, group = blobs([50, 40])
     y = torch.where(torch.arange(len(x)) % 5 == 0, 1 - group, group)
     features, labels = {"train": x, "valid": x[:0]}, {"train": y, "valid": y[:0]}
-    assert torch.equal(captured.cluster(features, labels, 2, of="all", seed=0)["train"], group)
-    assert torch.equal(captured.cluster(features, labels, 2, of="class", seed=0)["train"], (group != y).long())
+    assert torch.equal(cluster(features, labels, 2, of="all", seed=0)["train"], group)
+    assert torch.equal(cluster(features, labels, 2, of="class", seed=0)["train"], (group != y).long())
 
 
 def test_clusters_of_few_or_equal_samples():
     y = torch.tensor([0, 1, 1, 1])
     features = {"train": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]), "valid": torch.ones(1, 2)}
-    found = captured.cluster(features, {"train": y, "valid": torch.tensor([1])}, 3, of="class", seed=0)
+    found = cluster(features, {"train": y, "valid": torch.tensor([1])}, 3, of="class", seed=0)
     assert found["train"][0] == 0
     assert len(found["train"][1:].unique()) == 1
-    assert captured.number_of_clusters(None, "class", 10) == 2
-    assert captured.number_of_clusters(None, "all", 10) == 10
-    assert captured.number_of_clusters(5, "class", 10) == 5
+    assert number_of_clusters(None, "class", 10) == 2
+    assert number_of_clusters(None, "all", 10) == 10
+    assert number_of_clusters(5, "class", 10) == 5
 
 
 # What may be known
@@ -453,7 +458,7 @@ def scored(tmp_path):
 
 def test_methods_see_features_or_clusters_and_never_the_labels(scored):
     data, where = scored
-    seen = {bias: build.known(config(where, bias=bias), data) for bias in ("labels", "none", "scores", "clusters")}
+    seen = {bias: visible_bias(config(where, bias=bias), data) for bias in ("labels", "none", "scores", "clusters")}
     assert seen["labels"].splits["train"].bias is data.train.bias
     for bias in ("none", "scores"):
         assert all(split.bias is None for split in seen[bias].splits.values())
@@ -467,8 +472,8 @@ def test_methods_see_features_or_clusters_and_never_the_labels(scored):
     pseudo = clusters.splits["train"].bias
     assert torch.equal(clusters.info.counts, count_cells(data.train.labels, pseudo, 4, 4))
     assert not torch.equal(pseudo, data.train.bias)
-    assert build.known(config(where, "data.clusters_of=class", bias="clusters"), data).info.num_biases == 2
-    assert build.known(config(where, "data.clusters=3", bias="clusters"), data).info.num_biases == 3
+    assert visible_bias(config(where, "data.clusters_of=class", bias="clusters"), data).info.num_biases == 2
+    assert visible_bias(config(where, "data.clusters=3", bias="clusters"), data).info.num_biases == 3
     assert data.info.bias_names != ()  # what evaluation looks at is untouched
 
 
@@ -535,7 +540,7 @@ def test_hidden_labels_choose_no_epoch(scored, tmp_path):
     for bias in ("none", "scores", "clusters"):
         assert config("evaluate.select=conflicting", bias=bias).evaluate.select == "plain"
     chosen = config(where, "train.epochs=4", "evaluate.report=best-on-validation", bias="scores")
-    assert configuration.Config(**configuration._plain(chosen)) == chosen
+    assert configuration.Config(**configuration.loading._plain(chosen)) == chosen
     record = run(chosen, tmp_path / "run", console=quiet())
     epochs = [event for event in record.metrics if event["event"] == "evaluation"]
     best = max(epochs, key=lambda event: event["valid"]["plain"])
@@ -584,12 +589,12 @@ def test_rare_scores_are_drawn_more_often():
     """Hong & Yang's weights of SoftCon: the mean over references of 1 − cos."""
     y = torch.tensor([0] * 10 + [1] * 3)
     x = torch.tensor([[2.0, 0.0]] * 9 + [[0.0, 1.0]] + [[3.0, 4.0]] * 3)
-    found = captured.rarity(x, y, seed=0)
+    found = score_file.rarity(x, y, seed=0)
     assert found[:9] == pytest.approx([0.1] * 9, abs=0.03)  # one of ten is elsewhere
     assert found[9] == pytest.approx(0.9, abs=0.03)
     assert bool((found[10:] < 1e-5).all())
     assert bool((found > 0).all())
-    assert torch.equal(found, captured.rarity(5 * x, y, seed=0))
+    assert torch.equal(found, score_file.rarity(5 * x, y, seed=0))
 
 
 def test_softcon_draws_its_second_stream_by_scores(tmp_path):
@@ -608,7 +613,7 @@ def test_a_split_whose_labels_cannot_be_hidden_is_refused():
         labels = bias = torch.zeros(3, dtype=torch.long)
 
     with pytest.raises(TypeError, match="make it a dataclass"):
-        build._relabelled(Own(), None)
+        visible._relabelled(Own(), None)
 
 
 # The commands
@@ -685,7 +690,7 @@ def test_two_processes_share_the_scores_by_index(tmp_path):
                 assert runner.invoke(app, command).exit_code == 0
             else:
                 torchrun(2, "-m", "fairmargin", *command)
-    first, second = (captured.read(tmp_path / n / "made" / FILE).splits["train"].features for n in "12")
+    first, second = (score_file.read(tmp_path / n / "made" / FILE).splits["train"].features for n in "12")
     torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-5)
     for bias in ("scores", "clusters"):
         one, two = (load_weights(tmp_path / n / bias / "weights.safetensors")[0] for n in "12")

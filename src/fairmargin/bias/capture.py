@@ -16,12 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fairmargin import captured
-from fairmargin.captured import FEATURES, FILE, Answers, Captured
+from fairmargin.bias import score_file
+from fairmargin.bias.score_file import FEATURES, FILE, Answers, Captured
 from fairmargin.checks import check_choice
 from fairmargin.config import Config, load, toml
 from fairmargin.data import Data, Split
-from fairmargin.data.hashes import data_hash
 from fairmargin.data.split import as_evaluated
 from fairmargin.evaluate import answers, collect
 from fairmargin.evaluate.accuracy import values
@@ -94,11 +93,15 @@ def usual(image_shape: Sequence[int]) -> str:
 
 
 def folder_of(config: Config) -> Path:
-    return captured.locate(None, config.data.name, config.seed).parent
+    return score_file.locate(None, config.data.name, config.seed).parent
 
 
 def make(
-    config: Config, folder: Path, *, command: Sequence[str] = ("fairmargin.scores",), console: Console | None = None
+    config: Config,
+    folder: Path,
+    *,
+    command: Sequence[str] = ("fairmargin.bias.capture",),
+    console: Console | None = None,
 ) -> Captured:
     """Train the capturing model in `folder`, as far as it is not trained yet, and keep what it says of every sample."""
     run(config, folder, command=command, console=console)
@@ -107,8 +110,8 @@ def make(
     data, file = build.data(config), folder / FILE
     if not file.is_file():
         _export(config, data, file)
-    found = captured.read(file)
-    if why := captured.mismatch(found, data, config.seed):
+    found = score_file.read(file)
+    if why := score_file.mismatch(found, data, config.seed):
         raise ValueError(
             f"{file} was made when the data were others: {why}. Remove its folder, or choose another --out"
         )
@@ -140,11 +143,11 @@ def _export(config: Config, data: Data, file: Path) -> None:
         "options": toml.document({"data": config.data.options}) if config.data.options else "",
         "seed": config.seed,
         "capture": {"network": config.network.name, "method": config.method.name, "epochs": config.train.epochs},
-        "hashes": {name: data_hash(split) for name, split in splits.items()},
+        "hashes": data.hashes,
         "accuracy": accuracy,
         "cosines": cosines(said["train"], data.train.bias),
     }
-    captured.write(file, said, facts)
+    score_file.write(file, said, facts)
 
 
 def _accuracies(said: Answers, split: Split, data: Data) -> dict[str, float]:

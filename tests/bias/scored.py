@@ -2,8 +2,8 @@
 
 import torch
 
-from fairmargin import captured
-from fairmargin.captured import FILE, Answers
+from fairmargin.bias import score_file
+from fairmargin.bias.score_file import FILE, Answers
 from fairmargin.data.hashes import data_hash
 
 
@@ -16,4 +16,4 @@ def write_scores(folder, data, features_of, *, seed=0, **facts):
     }
     hashes = {name: data_hash(split) for name, split in splits.items()}
     about = {"dataset": data.info.name, "seed": seed, "hashes": hashes, **facts}
-    return captured.write(folder / FILE, said, about)
+    return score_file.write(folder / FILE, said, about)

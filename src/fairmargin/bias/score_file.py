@@ -5,7 +5,6 @@ and as JSON in its metadata whose they are: hashes of the splits, dataset, seed,
 """
 
 import json
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fairmargin.checks import check_choice
-from fairmargin.data.hashes import data_hash
 from fairmargin.data.split import Data, Split
 from fairmargin.runtime.files import load_weights, save_weights
 from fairmargin.vectors import unit
@@ -24,7 +22,6 @@ FILE = "scores.safetensors"
 ENTRY = "fairmargin scores"  # of the metadata
 FOLDER = Path("runs") / "scores"
 READ = ("train", "valid")  # what a training run sees; "test" is there to be looked at
-RESTARTS = 10  # of k-means
 REFERENCES = 1024  # Hong & Yang's, of each class
 LEAST_RARITY = 1e-6
 
@@ -86,7 +83,7 @@ def locate(given: Path | None, dataset: str, seed: int) -> Path:
 def mismatch(captured: Captured, data: Data, seed: int | None) -> str:
     """Why these are not the scores of these samples in this order, with this seed unless None; empty: they are."""
     splits, facts = {"train": data.train, "valid": data.valid}, captured.facts
-    differing = [name for name in READ if facts["hashes"].get(name) != data_hash(splits[name])]
+    differing = [name for name in READ if facts["hashes"].get(name) != data.hashes[name]]
     other = [
         f"{what} {facts[what]}, not {mine}"
         for what, mine in (("dataset", data.info.name), ("seed", seed))
@@ -144,43 +141,3 @@ def rarity(features: Tensor, labels: Tensor, *, seed: int) -> Tensor:
         found[index] = 1 - z[index] @ z[drawn].mean(0)  # the mean of cosines is the cosine with the mean
     # Equal features have the distance 0 up to rounding, and somebody must be drawn.
     return found.clamp_min(LEAST_RARITY)
-
-
-def number_of_clusters(number: int | None, of: str, classes: int) -> int:
-    """Two of each class tell its usual samples from the others; over all, a shortcut has about a value for each class."""
-    check_choice(of, "data.clusters_of", ("class", "all"))
-    return number or {"class": 2, "all": classes}[of]
-
-
-def cluster(
-    features: Mapping[str, Tensor], labels: Mapping[str, Tensor], number: int, *, of: str, seed: int
-) -> dict[str, Tensor]:
-    """[N] pseudo bias labels from k-means on unit features, fitted to the training samples; the largest cluster is 0.
-
-    `of` "class": each class is clustered for itself, and the same number in two classes says only that the clusters have
-    the same rank; "all": all samples together, and the same number is the same cluster.
-    """
-    found = {name: torch.zeros(len(y), dtype=torch.long) for name, y in labels.items()}
-    for y in labels["train"].unique() if of == "class" else [None]:
-        chosen = {name: torch.ones_like(own).bool() if y is None else own == y for name, own in labels.items()}
-        members = {name: mask.nonzero()[:, 0] for name, mask in chosen.items()}
-        x = {name: unit(features[name][index].double()) for name, index in members.items()}
-        assign = _k_means(x["train"], number, seed)
-        for name, index in members.items():
-            if len(index):
-                found[name][index] = assign(x[name])
-    return found
-
-
-def _k_means(x: Tensor, number: int, seed: int) -> Callable[[Tensor], Tensor]:
-    """From rows to their cluster, 0 the largest."""
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    fitted = KMeans(min(number, len(x)), n_init=RESTARTS, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters: some stay empty
-        fitted.fit(x.numpy())
-    sizes = torch.bincount(torch.from_numpy(fitted.labels_).long(), minlength=fitted.n_clusters)
-    rank = sizes.argsort(descending=True, stable=True).argsort()
-    return lambda rows: rank[torch.from_numpy(fitted.predict(rows.numpy())).long()]
