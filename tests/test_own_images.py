@@ -190,8 +190,8 @@ def test_methods_and_seeds_count_once(here):
 
 
 def test_a_comparison_goes_on_without_methods_that_would_never_begin(here, monkeypatch):
-    from fairmargin.compare import compare
     from fairmargin.config import load
+    from fairmargin.sweep.compare import compare
 
     size = ["data.train=60", "data.test=30", "network.widths=[4]", "train.epochs=2", "train.device=cpu"]
     configs = [

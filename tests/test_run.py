@@ -566,8 +566,8 @@ def test_a_planted_shortcut_is_part_of_the_data_of_a_run():
 
 @pytest.mark.slow
 def test_a_method_that_diverges_does_not_stop_a_comparison(tmp_path, monkeypatch):
-    from fairmargin import compare
     from fairmargin.loop import Diverged
+    from fairmargin.sweep import compare
 
     def fails(config, *rest, **named):
         if config.method.name == "supcon":

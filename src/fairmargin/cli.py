@@ -91,9 +91,9 @@ def train(
     The same command again continues an interrupted run, and shows a finished one. Under torchrun it uses every process.
     """
     from fairmargin import config as configuration
-    from fairmargin.compare import folder_of
     from fairmargin.run import run
     from fairmargin.runtime import distributed
+    from fairmargin.sweep.compare import folder_of
 
     with said_plainly():
         if resume is not None:
@@ -238,11 +238,11 @@ def compare(
 ) -> None:
     """Run several methods × seeds on one dataset and print the table with mean ± std. Again: only what is missing."""
     from fairmargin import config as configuration
-    from fairmargin.compare import compare as run_all
-    from fairmargin.compare import markdown, summaries, table
-    from fairmargin.engine import engine as chosen
     from fairmargin.report.page import write_report
     from fairmargin.runs.folder import find_runs
+    from fairmargin.sweep.compare import compare as run_all
+    from fairmargin.sweep.compare import markdown, summaries, table
+    from fairmargin.sweep.engines import engine as chosen
 
     with said_plainly():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
@@ -398,9 +398,9 @@ def tune(
     Writes METHOD/best.toml, which "fairmargin train" takes, and a table. The test set chooses nothing.
     """
     from fairmargin import config as configuration
-    from fairmargin.engine import engine as chosen
-    from fairmargin.tune import markdown, settings, table
-    from fairmargin.tune import tune as search
+    from fairmargin.sweep.engines import engine as chosen
+    from fairmargin.sweep.tune import markdown, settings, table
+    from fairmargin.sweep.tune import tune as search
 
     with said_plainly():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
@@ -471,8 +471,8 @@ def reproduce(
 
     Again: only what is missing; a run that was killed goes on from its checkpoint.
     """
-    from fairmargin.engine import engine as chosen
     from fairmargin.reproduce import command
+    from fairmargin.sweep.engines import engine as chosen
 
     with said_plainly():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)

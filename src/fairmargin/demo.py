@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fairmargin import config as configuration
-from fairmargin.compare import compare, summaries, table
 from fairmargin.report.page import write_report
+from fairmargin.sweep.compare import compare, summaries, table
 
 DATASET = "biased-mnist-mini"
 METHODS = ("ce", "eps-supinfonce+fairkl")

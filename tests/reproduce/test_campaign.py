@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fairmargin.cli import app
-from fairmargin.engine import Local
 from fairmargin.reproduce import ledger, measures
 from fairmargin.reproduce.campaign import carry_out, perform, plan
 from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.probe import estimates
 from fairmargin.runs.folder import RunRecord
+from fairmargin.sweep.local import Local
 
 ONE_OF_EACH = {  # a cell for each dataset and each thing that only some cells need
     "3": "end:rho=0.999",

@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairmargin import engine as engines
 from fairmargin.bias import capture
 from fairmargin.config import toml
 from fairmargin.data.sources import MissingData, data_root
-from fairmargin.engine import HERE, Engine, check_shared, prepare
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.reproduce import budgets, measures, standin
 from fairmargin.reproduce.cells import Cell
 from fairmargin.run import run
 from fairmargin.runs.folder import Locked, RunRecord, is_run
+from fairmargin.sweep import base as engines
+from fairmargin.sweep.base import Engine, check_shared, prepare
+from fairmargin.sweep.local import HERE
 
 PATIENCE = 1.0  # seconds
 CAPTURE = "bagnet18"  # of 9-Class ImageNet, whose bias nobody wrote down

@@ -6,11 +6,12 @@ from pathlib import Path
 from rich.console import Console
 
 from fairmargin.checks import check_choice
-from fairmargin.engine import HERE, Engine
 from fairmargin.reproduce import budgets, campaign, curves, drawing, ledger, pages, probe, show
 from fairmargin.reproduce.cells import DEFAULT_READINGS, EVERYTHING, FIGURES, STUDY, Cell, cells
 from fairmargin.reproduce.ledger import Say
 from fairmargin.runtime.files import write_atomically
+from fairmargin.sweep.base import Engine
+from fairmargin.sweep.local import HERE
 
 WHAT = ("all", *EVERYTHING, "ledger")
 SEEDS = {"paper": 3, "laptop": 1, "smoke": 1}  # unless told otherwise

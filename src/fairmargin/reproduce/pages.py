@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fairmargin.compare import spread
 from fairmargin.reproduce import orderings
 from fairmargin.reproduce.ledger import Line, text
 from fairmargin.reproduce.published import as_printed
 from fairmargin.runtime.files import write_atomically
+from fairmargin.sweep.compare import spread
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 TITLES = {

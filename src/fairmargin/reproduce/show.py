@@ -9,7 +9,6 @@ from typing import Any
 from rich.table import Table
 from scipy.stats import t as student
 
-from fairmargin.compare import spread
 from fairmargin.config import Config, toml
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
@@ -17,6 +16,7 @@ from fairmargin.reproduce.ledger import runs_of, that_count
 from fairmargin.reproduce.probe import Estimate
 from fairmargin.reproduce.published import as_printed
 from fairmargin.runs.folder import RunRecord
+from fairmargin.sweep.compare import spread
 
 SIGNS = ("positive", "negative")
 

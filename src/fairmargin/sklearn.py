@@ -67,7 +67,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         unit_norm: scale what `transform` gives to length 1, as the losses do.
         device: where the optimisation runs.
         random_state: of batches, hidden layers and clusters.
-        verbose: log the loss every 20 steps (logger "fairmargin.projector", level INFO).
+        verbose: log the loss every 20 steps (logger "fairmargin.sklearn", level INFO).
 
     After `fit`: `components_` [n_components, features] of standardised inputs where the projection is linear, `mean_` and
     `scale_` of the inputs, `layers_`, `classes_`, `bias_values_` (None without bias), `loss_curve_` and `n_iter_`.

@@ -10,13 +10,22 @@ import pytest
 from typer.testing import CliRunner
 
 from fairmargin import config as configuration
-from fairmargin import tune as tuning
 from fairmargin.cli import app
 from fairmargin.loop import Diverged
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import Unsuited
 from fairmargin.runs.folder import RunRecord
-from fairmargin.tune import SPACES, Between, OneOf, OptunaSearch, Trial, space_of, tune, with_settings
+from fairmargin.sweep import tune as tuning
+from fairmargin.sweep.tune import (
+    SPACES,
+    Between,
+    OneOf,
+    OptunaSearch,
+    Trial,
+    space_of,
+    tune,
+    with_settings,
+)
 
 SMALL = ["data.train=80", "data.test=32", "train.epochs=1", "evaluate.classifiers=['own']", "evaluate.resamples=1"]
 needs_optuna = pytest.mark.skipif(find_spec("optuna") is None, reason="needs the extra fairmargin[optuna]")

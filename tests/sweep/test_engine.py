@@ -18,21 +18,24 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fairmargin import compare as comparing
 from fairmargin import config as configuration
-from fairmargin import engine as engines
-from fairmargin import tune as tuning
 from fairmargin.cli import app
-from fairmargin.compare import compare, summaries
-from fairmargin.engine import HERE, Local, Ray, carry_out, check_shared, engine
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.runs.folder import Locked, RunFolder
 from fairmargin.runtime import threads
 from fairmargin.runtime.files import CheckpointError, DamagedCheckpoint
 from fairmargin.runtime.signals import Interrupted, stop_requests
-from fairmargin.tune import Trial, tune
-from fairmargin.workers import portable
+from fairmargin.sweep import compare as comparing
+from fairmargin.sweep import ray as engines
+from fairmargin.sweep import tune as tuning
+from fairmargin.sweep.base import carry_out, check_shared
+from fairmargin.sweep.compare import compare, summaries
+from fairmargin.sweep.engines import engine
+from fairmargin.sweep.local import HERE, Local
+from fairmargin.sweep.ray import Ray
+from fairmargin.sweep.tune import Trial, tune
+from fairmargin.sweep.workers import portable
 
 SMALL = [
     "data.train=80",

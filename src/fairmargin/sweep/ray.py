@@ -1,11 +1,4 @@
-"""Where many runs run: one after another in this process, several processes at a time, or the workers of a Ray cluster.
-
-for index, found in Local(jobs=4).map(function, tasks):
-    ...  # what function(tasks[index]) returned, or the exception that it raised; in the order in which they finish
-
-A worker that is killed takes nothing else with it: its task begins again, and a run goes on from its own checkpoint.
-Who may run when is the business of the operating system, or of Ray.
-"""
+"""The workers of a Ray cluster as the place where runs run."""
 
 import importlib
 import logging
@@ -17,79 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from fairmargin import workers
-from fairmargin.checks import check_choice
 from fairmargin.data.sources import VARIABLE
 from fairmargin.runs import progress
-from fairmargin.runs.folder import Locked, RunFolder
+from fairmargin.runs.folder import Locked
 from fairmargin.runtime import threads
 from fairmargin.runtime.signals import Interrupted, stop_requests
+from fairmargin.sweep import workers
+from fairmargin.sweep.base import Result, Task, refuse_torchrun
 
-ENGINES = ("local", "ray")
 LEASE = 120.0  # seconds for which a network file system may hold the locks of a machine that is gone
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-
-class Engine(Protocol):
-    @property
-    def alone(self) -> bool:
-        """Whether tasks follow one another in this process; they may then hold what cannot be sent to another."""
-
-    def map(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task]
-    ) -> Iterator[tuple[int, Result | Exception]]:
-        """(which task, its result or the exception it raised), as they finish. `Interrupted` is raised, not yielded.
-
-        Args:
-            function: of a module, unless `alone`: workers import it.
-            tasks: each taken when there is somebody to do it; Ray takes all at once.
-        """
-
-
-@dataclass(frozen=True)
-class Local:
-    """This machine. One job: in this process. More: so many processes, each with its share of the threads.
-
-    Args:
-        retries: of a task whose process is killed.
-    """
-
-    jobs: int = 1
-    retries: int = 3
-
-    def __post_init__(self) -> None:
-        if self.jobs < 1 or self.retries < 0:
-            raise ValueError(f"jobs must be at least 1 and retries at least 0; got {self.jobs} and {self.retries}")
-
-    @property
-    def alone(self) -> bool:
-        return self.jobs == 1
-
-    def map(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task]
-    ) -> Iterator[tuple[int, Result | Exception]]:
-        if not self.alone:
-            _refuse_torchrun()
-            yield from workers.map_tasks(function, tasks, self.jobs, self.retries)
-            return
-        with stop_requests() as stop:
-            for index, task in enumerate(tasks):
-                if stop:  # while the one before was being evaluated
-                    raise Interrupted(workers.STOPPED, stop.number)
-                found: Result | Exception
-                try:
-                    found = function(task)
-                except Interrupted:
-                    raise
-                except Exception as error:
-                    found = error
-                yield index, found
-
-
-HERE = Local()
 
 
 @dataclass(frozen=True)
@@ -121,7 +52,7 @@ class Ray:
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task]
     ) -> Iterator[tuple[int, Result | Exception]]:
-        _refuse_torchrun()
+        refuse_torchrun()
         ray = import_ray()
         with self._cluster(ray), stop_requests() as stop:  # in this order: Ray has a handler of its own for SIGTERM
             begin = ray.remote(
@@ -186,69 +117,6 @@ class Ray:
             )
 
 
-def engine(
-    name: str = "local",
-    *,
-    jobs: int | None = None,
-    address: str | None = None,
-    cpus: int | None = None,
-    gpus: float | None = None,
-) -> Engine:
-    """By name, with what was given and nothing that belongs to the other."""
-    check_choice(name, "engine", ENGINES)
-    if name == "local":
-        if address is not None or cpus is not None or gpus is not None:
-            raise ValueError("--address, --cpus and --gpus are about --engine ray; add it, or leave them out")
-        return Local(1 if jobs is None else jobs)
-    if jobs is not None:
-        raise ValueError(
-            "--jobs is about --engine local; Ray runs as many at a time as there are CPUs and GPUs for: say what a run needs "
-            "with --cpus and --gpus"
-        )
-    import_ray()
-    return Ray(address, 1 if cpus is None else cpus, 0 if gpus is None else gpus)
-
-
-def carry_out(
-    engine: Engine,
-    function: Callable[[Task], Result],
-    tasks: Iterable[Task],
-    *,
-    expected: tuple[type[Exception], ...] = (),
-    say: Callable[[str], None] = lambda text: None,
-    called: Callable[[int], str] = "task {}".format,
-) -> Iterator[tuple[int, Result | Exception]]:
-    """As `engine.map`, but only exceptions of the expected kinds are yielded.
-
-    Another is raised: at once by an engine that works alone; else `say` is told what became of the task `called(index)`, the
-    rest still finishes, and the one of the first task is raised.
-    """
-    failed: dict[int, Exception] = {}
-    for index, found in engine.map(function, tasks):
-        if not isinstance(found, Exception) or isinstance(found, expected):
-            yield index, found
-        elif engine.alone:
-            raise found
-        else:
-            failed[index] = found
-            say(f"{called(index)} failed, the others go on: {found}")
-    if failed:
-        raise failed[min(failed)]
-
-
-def prepare(engine: Engine, out: Path) -> Path:
-    """The folder of many runs, made here, as their workers are to be told of it: wherever they stand."""
-    return RunFolder(out if engine.alone else out.absolute()).create().path
-
-
-def check_shared(out: Path) -> None:
-    """Where a run runs: refuse a folder that is not the one `prepare` made, since nobody would find the run in it."""
-    if not out.is_dir():
-        raise ValueError(
-            f"{out} is not there on a worker's machine; with --engine ray choose an --out on storage that all machines share"
-        )
-
-
 def import_ray() -> Any:
     # Lines of different runs differ in their numbers alone, which Ray would count as repetitions. And runs are private.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -264,14 +132,6 @@ def _knock(address: str) -> None:
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if port.isdecimal():  # unlike "auto"
         socket.create_connection((host, int(port)), timeout=10).close()
-
-
-def _refuse_torchrun() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(
-            "torchrun gives several processes to each run, and here each process has a run of its own; leave one of the two "
-            "out: torchrun, or --jobs and --engine"
-        )
 
 
 def _variables() -> dict[str, str]:

@@ -23,7 +23,6 @@ from rich.table import Table
 
 from fairmargin import config as configuration
 from fairmargin.config import Config, MethodConfig, toml
-from fairmargin.engine import HERE, Engine, carry_out, check_shared, prepare
 from fairmargin.evaluate import available
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
@@ -31,6 +30,8 @@ from fairmargin.run import run
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunRecord
 from fairmargin.runtime.files import write_atomically
+from fairmargin.sweep.base import Engine, carry_out, check_shared, prepare
+from fairmargin.sweep.local import HERE
 
 RANDOM_TRIALS = 5  # before the estimator has something to estimate from
 DIVERGED = 0.0  # the value of a trial that ends in numbers that are not finite
@@ -218,7 +219,7 @@ def tune(
     trials: int,
     seeds: Sequence[int],
     seed: int = 0,
-    command: Sequence[str] = ("fairmargin.tune",),
+    command: Sequence[str] = ("fairmargin.sweep.tune",),
     say: Callable[[str], None] = lambda text: None,
     search: MakeSearch = OptunaSearch,
     go_on: bool = False,

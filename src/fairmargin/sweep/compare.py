@@ -9,11 +9,12 @@ from typing import Any
 from rich.table import Table
 
 from fairmargin.config import Config
-from fairmargin.engine import HERE, Engine, carry_out, check_shared, prepare
 from fairmargin.evaluate import NAMES
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.run import run
+from fairmargin.sweep.base import Engine, carry_out, check_shared, prepare
+from fairmargin.sweep.local import HERE
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def compare(
     configs: Sequence[Config],
     out: Path,
     *,
-    command: Sequence[str] = ("fairmargin.compare",),
+    command: Sequence[str] = ("fairmargin.sweep.compare",),
     say: Callable[[str], None] = lambda text: None,
     go_on: bool = False,
     engine: Engine = HERE,
