@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairmargin.audit.dataset import audit_data
+from fairmargin.audit._dataset import audit_data
 from fairmargin.data import Data, build
 from fairmargin.data.inject import INJECTIONS, inject
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from fairmargin.report.information import draw as draw_information
-from fairmargin.report.margin import draw as draw_margin
-from fairmargin.report.toy import draw as draw_toy
-from fairmargin.report.toy import toy_pair
+from fairmargin.reproduce.figures.information import draw as draw_information
+from fairmargin.reproduce.figures.margin import draw as draw_margin
+from fairmargin.reproduce.figures.toy import draw as draw_toy
+from fairmargin.reproduce.figures.toy import toy_pair
 
 FIGURES = Path(__file__).parent / "figures"
 

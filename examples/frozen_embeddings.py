@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
 from fairmargin import FairMarginProjector
-from fairmargin.audit.embeddings import audit_arrays
+from fairmargin.audit._embeddings import audit_arrays
 
 
 def with_shortcut(x: np.ndarray, y: np.ndarray, agreement: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,12 +3,10 @@ import subprocess
 import sys
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from fairmargin.cli import app
 from fairmargin.messages import said_plainly
-from fairmargin.report.toy import draw, toy_pair
 from fairmargin.version import __version__
 
 runner = CliRunner()
@@ -33,12 +31,6 @@ def test_demo_shows_the_problem_and_the_cure(tmp_path):
     page = (out / "report.html").read_text("utf-8")
     assert "ε-SupInfoNCE" in page
     assert "is right" in page
-
-
-def test_toy_is_drawn(tmp_path):
-    with Image.open(draw(toy_pair(), tmp_path / "toy.png")) as picture:
-        assert picture.width > 1000
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 100  # drawn, not blank
 
 
 def test_toy_says_what_the_paper_says():

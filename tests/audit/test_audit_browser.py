@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fairmargin.audit._dataset import audit_data
 from fairmargin.audit.cure import with_cure
-from fairmargin.audit.dataset import audit_data
 from fairmargin.audit.page import write
 from fairmargin.data import build
 from fairmargin.data.inject import inject

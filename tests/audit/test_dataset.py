@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairmargin.audit.dataset import audit_data, clusters
+from fairmargin.audit._dataset import audit_data, clusters
 from fairmargin.batch import DataInfo
 from fairmargin.data import build
 from fairmargin.data.inject import inject

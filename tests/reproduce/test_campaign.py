@@ -12,7 +12,7 @@ from fairmargin.cli import app
 from fairmargin.reproduce import ledger, measures
 from fairmargin.reproduce.campaign import carry_out, perform, plan
 from fairmargin.reproduce.cells import cells
-from fairmargin.reproduce.probe import estimates
+from fairmargin.reproduce.estimate import estimates
 from fairmargin.runs.folder import RunRecord
 from fairmargin.sweep.local import Local
 

@@ -4,7 +4,7 @@ import pytest
 
 from fairmargin import config as configuration
 from fairmargin.data.views import Flip, ResizedCrop, without_colour
-from fairmargin.reproduce import budgets, files, standin
+from fairmargin.reproduce import budgets, files, synthetic
 from fairmargin.reproduce.cells import EPSILONS, READINGS, RHOS, cells
 from fairmargin.reproduce.command import chosen
 from fairmargin.reproduce.published import published, weights
@@ -119,7 +119,7 @@ def test_contrastive_cells_of_generic_vision_are_judged_by_linear_evaluation(
 
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "imagenet100"])
 def test_linear_evaluation_of_a_cell_sees_supcontrast_s_views(dataset: str, tmp_path: Path) -> None:
-    standin.make(tmp_path, dataset)
+    synthetic.make(tmp_path, dataset)
     (cell,) = cells("2", pattern=f"{dataset}/supcon")
     data = build.data(cell.config("paper", 0, [f"data.root={tmp_path}"]))
     views = without_colour(data.train_views)

@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 from fairmargin import config as configuration
-from fairmargin.reproduce import curves
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.command import keep_ledger
+from fairmargin.reproduce.figures import curves
 
 
 def begin(cell: Cell, out: Path, seed: int, accuracies: list[float]) -> None:

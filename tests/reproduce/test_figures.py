@@ -14,7 +14,12 @@ from rich.console import Console
 from fairmargin import config
 from fairmargin.evaluate.similarity import similarities
 from fairmargin.report.runs import Run, read_run
-from fairmargin.reproduce.figures import Row, figure_1, figure_2, figure_3, figure_4, figure_5
+from fairmargin.reproduce.figures.illustrations import figure_1, figure_3, figure_4
+from fairmargin.reproduce.figures.measured import (
+    Row,
+    figure_2,
+    figure_5,
+)
 from fairmargin.run import run as train
 
 METHODS = ("eps-supcon", "eps-supinfonce")

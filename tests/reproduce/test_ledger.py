@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from fairmargin import config as configuration
-from fairmargin.reproduce import drawing, ledger, measures, orderings, pages, show
+from fairmargin.reproduce import ledger, measures, orderings, pages, show
 from fairmargin.reproduce.cells import Cell, cells
+from fairmargin.reproduce.figures import drawing
 from fairmargin.reproduce.ledger import Line
 
 ROOT = Path(__file__).parents[2]

@@ -102,7 +102,7 @@ def audit(
 
 
 def _of_model(path: Path, alpha: float | None, seed: int, progress: "Report") -> "Found":
-    from fairmargin.audit.embeddings import audit_arrays, audit_run
+    from fairmargin.audit._embeddings import audit_arrays, audit_run
 
     look = audit_arrays if path.suffix == ".npz" else audit_run
     return look(path, alpha=0.05 if alpha is None else alpha, seed=seed, progress=progress)
@@ -144,7 +144,7 @@ def _of_data(
     seed: int,
     progress: "Report",
 ) -> "Found":
-    from fairmargin.audit.dataset import audit_data
+    from fairmargin.audit._dataset import audit_data
 
     return audit_data(
         data,

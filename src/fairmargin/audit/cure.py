@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from fairmargin import evaluate
-from fairmargin.audit.dataset import drawn
+from fairmargin.audit._dataset import drawn
 from fairmargin.audit.section import Found, Progress, Section, Table, silent
 from fairmargin.batch import Batch
 from fairmargin.config import Config

@@ -17,7 +17,7 @@ from fairmargin.config import toml
 from fairmargin.data.sources import MissingData, data_root
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
-from fairmargin.reproduce import budgets, measures, standin
+from fairmargin.reproduce import budgets, measures, synthetic
 from fairmargin.reproduce.cells import Cell
 from fairmargin.run import run
 from fairmargin.runs.folder import Locked, RunRecord, is_run
@@ -122,7 +122,7 @@ def standin_root(root: Path, dataset: str) -> list[str]:
     """Generated data, made now if they are not there, as a change of the configuration."""
     if dataset == "biased-mnist-mini":
         return []
-    standin.make(root / dataset, dataset)
+    synthetic.make(root / dataset, dataset)
     return [f"data.root={toml.value(str(root / dataset))}"]
 
 

@@ -6,8 +6,16 @@ from pathlib import Path
 from rich.console import Console
 
 from fairmargin.checks import check_choice
-from fairmargin.reproduce import budgets, campaign, curves, drawing, ledger, pages, probe, show
+from fairmargin.reproduce import (
+    budgets,
+    campaign,
+    estimate,
+    ledger,
+    pages,
+    show,
+)
 from fairmargin.reproduce.cells import DEFAULT_READINGS, EVERYTHING, FIGURES, STUDY, Cell, cells
+from fairmargin.reproduce.figures import curves, drawing
 from fairmargin.reproduce.ledger import Say
 from fairmargin.runtime.files import write_atomically
 from fairmargin.sweep.base import Engine
@@ -48,7 +56,7 @@ def reproduce(
     tasks = campaign.plan(wanted, budget, seeds, out, extra=extra, command=command)
     if dry_run:
         missing = [task for task in tasks if not task.finished]
-        times = probe.estimates(missing, out.absolute() / "stand-in")
+        times = estimate.estimates(missing, out.absolute() / "stand-in")
         Console().print(show.planned(tasks, times))
         whole = show.duration(sum(one.seconds for one in times.values()))
         say(f"{len(missing)} of {len(tasks)} runs, {whole} of training one after the other")

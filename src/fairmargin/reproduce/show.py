@@ -12,8 +12,8 @@ from scipy.stats import t as student
 from fairmargin.config import Config, toml
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
+from fairmargin.reproduce.estimate import Estimate
 from fairmargin.reproduce.ledger import runs_of, that_count
-from fairmargin.reproduce.probe import Estimate
 from fairmargin.reproduce.published import as_printed
 from fairmargin.runs.folder import RunRecord
 from fairmargin.sweep.compare import spread

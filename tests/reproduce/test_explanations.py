@@ -2,10 +2,11 @@ import math
 
 import pytest
 import torch
+from PIL import Image
 
 from fairmargin import losses
-from fairmargin.report import information
-from fairmargin.report.margin import draw, pair_loss
+from fairmargin.reproduce.figures import information, toy
+from fairmargin.reproduce.figures.margin import draw, pair_loss
 
 
 def test_margin_figure_shows_what_its_caption_says(tmp_path):
@@ -28,3 +29,9 @@ def test_information_figure_shows_what_its_caption_says(tmp_path, monkeypatch):
         assert found == sorted(found)
         assert found[0] < information.TRUTH < found[-1]
     assert information.draw(tmp_path / "information.png").stat().st_size > 20_000
+
+
+def test_toy_is_drawn(tmp_path):
+    with Image.open(toy.draw(toy.toy_pair(), tmp_path / "toy.png")) as picture:
+        assert picture.width > 1000
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 100  # drawn, not blank

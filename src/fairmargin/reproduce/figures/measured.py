@@ -1,7 +1,4 @@
-"""The paper's five figures: `figure_1` to `figure_5`, each into a folder as SVG, PNG and the numbers it shows.
-
-Figures 2 and 5 are drawn from measured runs; the others (`illustrations`) show what is meant.
-"""
+"""Figures 2 and 5 of the paper, from measured runs: each as SVG, PNG and the numbers it shows."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -21,8 +18,15 @@ from numpy.typing import NDArray
 
 from fairmargin.checks import check_choice
 from fairmargin.report.runs import Run, method_name
-from fairmargin.reproduce.illustrations import figure_1, figure_3, figure_4
-from fairmargin.reproduce.picture import FAINT, INK, Drawn, caption, open_frame, page, save
+from fairmargin.reproduce.figures.picture import (
+    FAINT,
+    INK,
+    Drawn,
+    caption,
+    open_frame,
+    page,
+    save,
+)
 
 METHODS: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
     "eps-supcon": ("#0072b2", "o", "--"),
@@ -251,6 +255,3 @@ def _panels(
         }
         for (method, epsilon, name), history in histories.items()
     ]
-
-
-__all__ = ["Drawn", "Row", "figure_1", "figure_2", "figure_3", "figure_4", "figure_5"]

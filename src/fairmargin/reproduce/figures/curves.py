@@ -12,9 +12,16 @@ from pathlib import Path
 from matplotlib.ticker import MaxNLocator
 
 from fairmargin.reproduce.cells import Cell, cells
+from fairmargin.reproduce.figures.picture import (
+    FAINT,
+    Drawn,
+    caption,
+    open_frame,
+    page,
+    save,
+)
 from fairmargin.reproduce.ledger import runs_as_planned
 from fairmargin.reproduce.measures import evaluated, measured
-from fairmargin.reproduce.picture import FAINT, Drawn, caption, open_frame, page, save
 from fairmargin.reproduce.published import as_printed
 from fairmargin.runs.folder import RunRecord
 

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 from fairmargin.report.runs import read_run
-from fairmargin.reproduce import budgets, figures
+from fairmargin.reproduce import budgets
 from fairmargin.reproduce.cells import cells
+from fairmargin.reproduce.figures import measured
+from fairmargin.reproduce.figures.illustrations import figure_1, figure_3, figure_4
+from fairmargin.reproduce.figures.picture import Drawn
 from fairmargin.reproduce.ledger import Say, runs_as_planned, that_count
-from fairmargin.reproduce.picture import Drawn
 
-ILLUSTRATIONS = {"figure1": figures.figure_1, "figure3": figures.figure_3, "figure4": figures.figure_4}
+ILLUSTRATIONS = {"figure1": figure_1, "figure3": figure_3, "figure4": figure_4}
 
 
 def draw(figure: str, out: Path, budget: str, say: Say = lambda _: None) -> Drawn:
@@ -25,8 +27,8 @@ def _sweep(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
         found = [one for one in that_count(runs_as_planned(cell, out, budget, say)) if one.whole]
         seeds |= {one.seed for one in found}
         rho, epsilon = cell.config(budget, 0).data.options["rho"], cell.settings["method.epsilon"]
-        rows.append(figures.Row(cell.method, rho, epsilon, [one.last / 100 for one in found]))
-    return figures.figure_2(rows, folder, budget=_caption("figure2", budget, len(seeds)))
+        rows.append(measured.Row(cell.method, rho, epsilon, [one.last / 100 for one in found]))
+    return measured.figure_2(rows, folder, budget=_caption("figure2", budget, len(seeds)))
 
 
 def _histograms(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
@@ -34,7 +36,7 @@ def _histograms(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
     for cell in cells("figure5"):
         if records := [record for record in runs_as_planned(cell, out, budget, say) if record.finished]:
             runs[cell.method, cell.settings["method.epsilon"]] = read_run(records[0].path)
-    return figures.figure_5(runs, folder, budget=_caption("figure5", budget, 1))
+    return measured.figure_5(runs, folder, budget=_caption("figure5", budget, 1))
 
 
 def _caption(figure: str, budget: str, seeds: int) -> str:

@@ -10,7 +10,7 @@ from fairmargin import config
 from fairmargin.data import build, sources
 from fairmargin.data.datasets import imagenet
 from fairmargin.report.page import write_report
-from fairmargin.reproduce import standin
+from fairmargin.reproduce import synthetic
 from fairmargin.run import run
 from fairmargin.runs.folder import RunRecord
 
@@ -22,7 +22,7 @@ NOTE = "generated stand-in data: accuracies mean nothing"
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("standin") / "data"
     for name in DATASETS:
-        standin.make(folder, name)
+        synthetic.make(folder, name)
     return folder
 
 
@@ -31,7 +31,7 @@ def names(folder):
 
 
 def test_there_is_one_for_every_dataset_of_the_paper():
-    assert sorted(standin.PARTS) == sorted(DATASETS)
+    assert sorted(synthetic.PARTS) == sorted(DATASETS)
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -89,9 +89,9 @@ def test_nine_classes_come_with_imagenet_a_stylised_copies_and_textures(root):
 
 
 def test_a_finished_one_is_left_alone_and_an_interrupted_one_made_anew(tmp_path, monkeypatch):
-    standin.make(tmp_path / "a", "cifar100")
+    synthetic.make(tmp_path / "a", "cifar100")
     before = {name: (tmp_path / "a" / name).stat().st_mtime_ns for name in names(tmp_path / "a")}
-    standin.make(tmp_path / "a", "cifar100")
+    synthetic.make(tmp_path / "a", "cifar100")
     assert {name: (tmp_path / "a" / name).stat().st_mtime_ns for name in names(tmp_path / "a")} == before
 
     def interrupted(folder):
@@ -100,11 +100,11 @@ def test_a_finished_one_is_left_alone_and_an_interrupted_one_made_anew(tmp_path,
 
     root = tmp_path / "b"
     with monkeypatch.context() as patch:
-        patch.setitem(standin.PARTS, "cifar100", {"cifar-100-binary": interrupted})
+        patch.setitem(synthetic.PARTS, "cifar100", {"cifar-100-binary": interrupted})
         with pytest.raises(KeyboardInterrupt):
-            standin.make(root, "cifar100")
+            synthetic.make(root, "cifar100")
     assert names(root) == ["STANDIN"]
-    standin.make(root, "cifar100")
+    synthetic.make(root, "cifar100")
     assert names(root) == names(tmp_path / "a")
     for name in ("train.bin", "test.bin"):  # and the same each time
         place = Path("cifar-100-binary") / name
@@ -112,15 +112,15 @@ def test_a_finished_one_is_left_alone_and_an_interrupted_one_made_anew(tmp_path,
 
 
 def test_two_processes_may_make_the_same_one(tmp_path, monkeypatch):
-    draw = standin.PARTS["cifar100"]["cifar-100-binary"]
+    draw = synthetic.PARTS["cifar100"]["cifar-100-binary"]
 
     def overtaken(folder):
         draw(folder)
         monkeypatch.undo()
-        standin.make(tmp_path / "data", "cifar100")
+        synthetic.make(tmp_path / "data", "cifar100")
 
-    monkeypatch.setitem(standin.PARTS, "cifar100", {"cifar-100-binary": overtaken})
-    standin.make(tmp_path / "data", "cifar100")
+    monkeypatch.setitem(synthetic.PARTS, "cifar100", {"cifar-100-binary": overtaken})
+    synthetic.make(tmp_path / "data", "cifar100")
     assert [name for name in names(tmp_path / "data") if name.startswith(".")] == []
     assert len(build("cifar100", tmp_path / "data").test) == 100
 
@@ -131,11 +131,11 @@ def test_another_process_may_mark_the_root_at_the_same_moment(tmp_path, monkeypa
 
     def while_it_looks(folder):
         if folder == tmp_path:
-            (tmp_path / standin.STANDIN).write_text(standin.MARK)
+            (tmp_path / synthetic.STANDIN).write_text(synthetic.MARK)
         return listed(folder)
 
     monkeypatch.setattr(Path, "iterdir", while_it_looks)
-    standin.make(tmp_path, "cifar100")
+    synthetic.make(tmp_path, "cifar100")
     monkeypatch.undo()
     assert len(build("cifar100", tmp_path).test) == 100
 
@@ -145,10 +145,10 @@ def test_it_is_not_made_beside_real_data(tmp_path):
     with pytest.raises(
         ValueError, match=r"holds mnist and is not marked as stand-in data; name a folder that is empty"
     ):
-        standin.make(tmp_path, "cifar10")
+        synthetic.make(tmp_path, "cifar10")
     assert names(tmp_path) == ["mnist"]
     with pytest.raises(ValueError, match="unknown stand-in 'cifar': did you mean 'cifar10'"):
-        standin.make(tmp_path / "other", "cifar")
+        synthetic.make(tmp_path / "other", "cifar")
     assert not (tmp_path / "other").exists()
 
 

@@ -15,8 +15,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Annulus, Circle
 from scipy.stats import norm
 
-from fairmargin.report.toy import ALIGNED, ANCHOR, CONFLICTING, Toy, toy
-from fairmargin.reproduce.picture import FAINT, INK, Drawn, open_frame, page, save
+from fairmargin.reproduce.figures.picture import (
+    FAINT,
+    INK,
+    Drawn,
+    open_frame,
+    page,
+    save,
+)
+from fairmargin.reproduce.figures.toy import ALIGNED, ANCHOR, CONFLICTING, Toy, toy
 
 DARK = {ALIGNED: "#1d4a80", CONFLICTING: "#a1540e"}
 HALO = {ALIGNED: "#dbe7f5", CONFLICTING: "#fbe6d2"}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairmargin.losses._pairs import Block, masked_logsumexp
 from fairmargin.losses.contrastive import FORMS
-from fairmargin.report.margin import CURVES
+from fairmargin.reproduce.figures.margin import CURVES
 
 DIMENSIONS = 4
 PAIRS = 6000  # of each point of the figure, in batches
