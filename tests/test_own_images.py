@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from fairmargin.data.hashes import source_hash
 from fairmargin.report.runs import parts_of, read_run
 from fairmargin.runs.folder import RunRecord

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from fairmargin import config as configuration
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from fairmargin.run import run
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunRecord

@@ -1,3 +1,3 @@
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 
 app()

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from fairmargin.audit.check import GAP, CannotCheckError, Limit, check, checks
 from fairmargin.batch import DataInfo
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from fairmargin.evaluate import judge
 from tests.report.fake_runs import write_awkward_run, write_run, write_unfinished_run
 

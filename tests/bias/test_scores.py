@@ -19,7 +19,7 @@ from fairmargin.bias import capture, score_file, visible
 from fairmargin.bias.clusters import cluster, number_of_clusters
 from fairmargin.bias.score_file import FILE, Answers, Captured
 from fairmargin.bias.visible import visible_bias
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from fairmargin.data.bias import count_cells
 from fairmargin.data.hashes import data_hash
 from fairmargin.loop import fit

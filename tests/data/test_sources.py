@@ -15,9 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from typer.testing import CliRunner
 
+from fairmargin.cli.data import app
 from fairmargin.data import download, sources
 from fairmargin.data.sources import Archive, DownloadFailed, Layout, MissingData, Source, data_root, get, locate, verify
-from fairmargin.data_commands import app
 
 CONTENT = {"first": os.urandom(400_000), "second": b"two" * 1000}
 SERVED = {f"{name}.gz": gzip.compress(content, 1) for name, content in CONTENT.items()}

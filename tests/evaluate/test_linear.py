@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fairmargin import config as configuration
 from fairmargin.batch import Batch, DataInfo
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.data.split import ArraySplit, Data, FileSplit

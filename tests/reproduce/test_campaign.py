@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from fairmargin.reproduce import ledger, measures
 from fairmargin.reproduce.campaign import carry_out, perform, plan
 from fairmargin.reproduce.cells import cells

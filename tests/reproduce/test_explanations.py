@@ -35,3 +35,10 @@ def test_toy_is_drawn(tmp_path):
     with Image.open(toy.draw(toy.toy_pair(), tmp_path / "toy.png")) as picture:
         assert picture.width > 1000
         assert len(picture.convert("RGB").getcolors(1 << 24)) > 100  # drawn, not blank
+
+
+def test_toy_says_what_the_paper_says():
+    different, equal = toy.toy_pair()
+    assert different.divergence["mean"] == pytest.approx(0, abs=1e-12)
+    assert different.divergence["kl"] > 0.5
+    assert max(equal.divergence.values()) == pytest.approx(0, abs=1e-12)

@@ -85,7 +85,7 @@ def test_the_command_sets_them_before_it_imports_pytorch():
     script = """
 import json, os, sys
 from typer.testing import CliRunner
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 before = "torch" in sys.modules
 result = CliRunner().invoke(app, ["list", "networks"])
 set_ = [os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")]

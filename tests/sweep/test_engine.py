@@ -19,7 +19,7 @@ import torch
 from typer.testing import CliRunner
 
 from fairmargin import config as configuration
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.runs.folder import Locked, RunFolder

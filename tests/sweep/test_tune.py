@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairmargin import config as configuration
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from fairmargin.loop import Diverged
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import Unsuited

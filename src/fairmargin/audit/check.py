@@ -6,13 +6,10 @@ What is compared stands in the run's result.json; nothing is computed again.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 GAP = "equalised-odds gap"
 OF_LARGE_GROUPS = ("worst-group", GAP)  # measured over groups with enough test samples
-BROKEN, UNCHECKED = 1, 2  # exit codes
 NAMED = 5  # small groups, the weakest first
 
 
@@ -122,7 +119,7 @@ def checks(
         lower_bound: compare the lower end of an accuracy's 95 % interval instead of the value. The gap has no interval.
         ignore_small_groups: let worst-group accuracy and gap hold although groups with few test samples are not in them.
     """
-    return _Judged.read(run, classifier).checks(limits, lower_bound, ignore_small_groups)
+    return Judged.read(run, classifier).checks(limits, lower_bound, ignore_small_groups)
 
 
 def check(
@@ -139,7 +136,7 @@ def check(
 
 
 @dataclass(frozen=True)
-class _Judged:
+class Judged:
     """What a run says of one classifier on its test set."""
 
     run: Path
@@ -147,7 +144,7 @@ class _Judged:
     data: dict[str, Any]  # the run's data.json
 
     @staticmethod
-    def read(run: Path, classifier: str) -> "_Judged":
+    def read(run: Path, classifier: str) -> "Judged":
         from fairmargin.runs.folder import RunRecord
 
         record = RunRecord.read(run)
@@ -156,7 +153,7 @@ class _Judged:
         test = record.result["test"]
         if classifier not in test:
             raise CannotCheckError(f"{run} has no classifier {classifier!r}; it evaluated {', '.join(map(repr, test))}")
-        return _Judged(run, test[classifier], record.data)
+        return Judged(run, test[classifier], record.data)
 
     def checks(self, limits: Sequence[Limit], lower_bound: bool, ignore_small_groups: bool) -> list[Check]:
         found = {limit.name: self._measured(limit.name) for limit in limits}
@@ -200,74 +197,3 @@ class _Judged:
 
     def _name(self, key: str, position: int) -> str:
         return str(self.data[key][position]) if self.data.get(key) else str(position)
-
-
-def command(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    min_worst_group: Annotated[float | None, typer.Option(help="Least worst-group accuracy, 0 to 1.")] = None,
-    min_conflicting: Annotated[float | None, typer.Option(help="Least conflicting accuracy, 0 to 1.")] = None,
-    min_accuracy: Annotated[
-        list[str] | None, typer.Option(help='NAME=VALUE, such as plain=0.9; see "fairmargin list accuracies".')
-    ] = None,
-    max_gap: Annotated[float | None, typer.Option(help="Largest equalised-odds gap, 0 to 1.")] = None,
-    classifier: Annotated[str, typer.Option(help="own, probe, knn or linear.")] = "own",
-    lower_bound: Annotated[
-        bool, typer.Option("--lower-bound", help="Compare the lower end of each 95 % interval, not the value.")
-    ] = False,
-    ignore_small_groups: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-small-groups",
-            help="Let worst-group accuracy and gap hold although groups with fewer than 10 test samples are not in them.",
-        ),
-    ] = False,
-) -> None:
-    """Compare runs with limits: exit code 0 if all hold, 1 if one is broken, 2 if one cannot be checked.
-
-    Groups with fewer than 10 test samples are in neither worst-group accuracy nor gap.
-    If there are some, a limit on these that is not broken cannot be checked, unless you --ignore-small-groups.
-    """
-    from fairmargin.runs.folder import find_runs
-
-    try:
-        limits = _limits(min_worst_group, min_conflicting, min_accuracy or (), max_gap)
-        folders = find_runs(runs)
-        if not folders:
-            raise ValueError(f"no run in {', '.join(map(str, runs))}; give folders that fairmargin train wrote")
-    except (OSError, ValueError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(UNCHECKED) from error
-    code = 0
-    for folder in folders:
-        try:
-            judged = _Judged.read(folder, classifier)
-            found = judged.checks(limits, lower_bound, ignore_small_groups)
-        except (OSError, ValueError) as error:
-            typer.echo(str(error), err=True)
-            code = UNCHECKED
-            continue
-        typer.echo(f"{folder}")
-        for warning in judged.result["warnings"]:
-            typer.echo(f"  warning: {warning}")
-        for one in found:
-            typer.echo(f"  {one}")
-        code = max(code, *(UNCHECKED if one.unsure else BROKEN if one.broken else 0 for one in found))
-    raise typer.Exit(code)
-
-
-def _limits(
-    worst_group: float | None, conflicting: float | None, named: Sequence[str], gap: float | None
-) -> list[Limit]:
-    given = [("worst-group", worst_group), ("conflicting", conflicting), *map(_parsed, named), (GAP, gap)]
-    limits = [Limit(name, bound) for name, bound in given if bound is not None]
-    if not limits:
-        raise ValueError("there is no limit to check; give one, such as --min-worst-group 0.8")
-    return limits
-
-
-def _parsed(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        raise ValueError(f"--min-accuracy takes NAME=VALUE, such as plain=0.9; got {text!r}") from None

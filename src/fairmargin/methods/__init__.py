@@ -27,7 +27,7 @@ from fairmargin.methods.rubi import RUBi
 from fairmargin.methods.sin import SINProxy, build_sin
 
 METHODS: dict[str, Callable[..., Method]] = {
-    **OBJECTIVES,  # the rows of rows.py; those that need no bias also with "+fairkl"
+    **OBJECTIVES,  # the rows of objectives.py; those that need no bias also with "+fairkl"
     "lnl": LNL,
     "jtt": JTT,
     "group-dro": GroupDRO,

@@ -26,31 +26,31 @@ CLARK = "Clark et al., Don't Take the Easy Way Out"
 ONE, TWO, BESIDE = "one", "two", "one, and a network that sees only the bias"
 
 _FACTS = {
-    "ce": Facts("the usual", "–", "nothing", ONE, "rows.py"),
-    "gce": Facts("Zhang & Sabuncu, Generalized Cross Entropy Loss", "NeurIPS 2018", "nothing", ONE, "rows.py"),
+    "ce": Facts("the usual", "–", "nothing", ONE, "objectives.py"),
+    "gce": Facts("Zhang & Sabuncu, Generalized Cross Entropy Loss", "NeurIPS 2018", "nothing", ONE, "objectives.py"),
     "logit-adjusted": Facts(
-        "Menon et al., Long-Tail Learning via Logit Adjustment", "ICLR 2021", "nothing", ONE, "rows.py"
+        "Menon et al., Long-Tail Learning via Logit Adjustment", "ICLR 2021", "nothing", ONE, "objectives.py"
     ),
-    "class-reweighted": Facts("the usual", "–", "nothing", ONE, "rows.py"),
-    "group-reweighted": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "rows.py"),
-    "group-balanced": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "rows.py"),
-    "biasbal": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "rows.py"),
-    "end": Facts("Tartaglione et al., EnD: Entangling and Disentangling", "CVPR 2021", "bias labels", ONE, "rows.py"),
-    "max-margin": Facts("Liu et al., Large-Margin Softmax Loss", "ICML 2016", "nothing", ONE, "rows.py"),
-    "large-margin": Facts("Elsayed et al., Large Margin Deep Networks", "NeurIPS 2018", "nothing", ONE, "rows.py"),
-    "supcon": Facts("Khosla et al., Supervised Contrastive Learning", "NeurIPS 2020", "nothing", ONE, "rows.py"),
-    "supcon-in": Facts("Khosla et al., Supervised Contrastive Learning", "NeurIPS 2020", "nothing", ONE, "rows.py"),
+    "class-reweighted": Facts("the usual", "–", "nothing", ONE, "objectives.py"),
+    "group-reweighted": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "objectives.py"),
+    "group-balanced": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "objectives.py"),
+    "biasbal": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "objectives.py"),
+    "end": Facts("Tartaglione et al., EnD: Entangling and Disentangling", "CVPR 2021", "bias labels", ONE, "objectives.py"),
+    "max-margin": Facts("Liu et al., Large-Margin Softmax Loss", "ICML 2016", "nothing", ONE, "objectives.py"),
+    "large-margin": Facts("Elsayed et al., Large Margin Deep Networks", "NeurIPS 2018", "nothing", ONE, "objectives.py"),
+    "supcon": Facts("Khosla et al., Supervised Contrastive Learning", "NeurIPS 2020", "nothing", ONE, "objectives.py"),
+    "supcon-in": Facts("Khosla et al., Supervised Contrastive Learning", "NeurIPS 2020", "nothing", ONE, "objectives.py"),
     "simclr": Facts(
-        "Chen et al., A Simple Framework for Contrastive Learning", "ICML 2020", "two views", ONE, "rows.py"
+        "Chen et al., A Simple Framework for Contrastive Learning", "ICML 2020", "two views", ONE, "objectives.py"
     ),
-    "eps-infonce": Facts(BARBANO, "ICLR 2023", "two views", ONE, "rows.py"),
-    "infol1o": Facts(BARBANO, "ICLR 2023", "two views", ONE, "rows.py"),
-    "eps-supcon": Facts(BARBANO, "ICLR 2023", "nothing", ONE, "rows.py"),
-    "eps-supinfonce": Facts(BARBANO, "ICLR 2023", "nothing", ONE, "rows.py"),
-    "biascon": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "rows.py"),
-    "biascon+ce": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "rows.py"),
-    "biascon+biasbal": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "rows.py"),
-    "softcon": Facts(HONG, "NeurIPS 2021", "bias features", ONE, "rows.py"),
+    "eps-infonce": Facts(BARBANO, "ICLR 2023", "two views", ONE, "objectives.py"),
+    "infol1o": Facts(BARBANO, "ICLR 2023", "two views", ONE, "objectives.py"),
+    "eps-supcon": Facts(BARBANO, "ICLR 2023", "nothing", ONE, "objectives.py"),
+    "eps-supinfonce": Facts(BARBANO, "ICLR 2023", "nothing", ONE, "objectives.py"),
+    "biascon": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "objectives.py"),
+    "biascon+ce": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "objectives.py"),
+    "biascon+biasbal": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "objectives.py"),
+    "softcon": Facts(HONG, "NeurIPS 2021", "bias features", ONE, "objectives.py"),
     "lnl": Facts(
         "Kim et al., Learning Not to Learn", "CVPR 2019", "bias labels", "one, and a bias predictor", "lnl.py"
     ),

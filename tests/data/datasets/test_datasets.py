@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from fairmargin.config import load
 from fairmargin.data import DATASETS, build, options
 from fairmargin.runs import build as runs_build

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fairmargin.messages import said_plainly
+from fairmargin.cli.errors import said_plainly
 
 if TYPE_CHECKING:
     from fairmargin.audit.section import Found

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fairmargin.messages import said_plainly
+from fairmargin.cli.errors import said_plainly
 
 app = typer.Typer(help="List, get and check raw data.", no_args_is_help=True)
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from fairmargin.cli import app
+from fairmargin.cli.app import app
 from tests.report.fake_runs import write_run
 
 runner = CliRunner()

@@ -1,0 +1,59 @@
+"""The `fairmargin` command: one function each from the files of this package.
+
+Nothing here imports PyTorch until a command runs, so that help appears at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from fairmargin.cli.audit import audit
+from fairmargin.cli.check import check
+from fairmargin.cli.compare import compare
+from fairmargin.cli.data import app as data
+from fairmargin.cli.demo import demo
+from fairmargin.cli.evaluate import evaluate
+from fairmargin.cli.listing import list_names
+from fairmargin.cli.report import report
+from fairmargin.cli.reproduce import reproduce
+from fairmargin.cli.scores import scores
+from fairmargin.cli.train import train
+from fairmargin.cli.tune import tune
+from fairmargin.runtime import start
+from fairmargin.version import __version__
+
+app = typer.Typer(
+    help="Train models that stay right when the shortcut in the training data disappears.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"fairmargin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    start.prepare()
+
+
+app.command()(demo)
+app.command()(train)
+app.command()(compare)
+app.command()(tune)
+app.command()(evaluate)
+app.command()(report)
+app.command()(audit)
+app.command()(check)
+app.command()(scores)
+app.command()(reproduce)
+app.add_typer(data, name="data")
+app.command("list")(list_names)

@@ -1,0 +1,82 @@
+"""`fairmargin check`: compare runs with limits, for continuous integration."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairmargin.audit.check import GAP, Judged, Limit
+
+BROKEN, UNCHECKED = 1, 2  # exit codes
+
+
+def check(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    min_worst_group: Annotated[float | None, typer.Option(help="Least worst-group accuracy, 0 to 1.")] = None,
+    min_conflicting: Annotated[float | None, typer.Option(help="Least conflicting accuracy, 0 to 1.")] = None,
+    min_accuracy: Annotated[
+        list[str] | None, typer.Option(help='NAME=VALUE, such as plain=0.9; see "fairmargin list accuracies".')
+    ] = None,
+    max_gap: Annotated[float | None, typer.Option(help="Largest equalised-odds gap, 0 to 1.")] = None,
+    classifier: Annotated[str, typer.Option(help="own, probe, knn or linear.")] = "own",
+    lower_bound: Annotated[
+        bool, typer.Option("--lower-bound", help="Compare the lower end of each 95 % interval, not the value.")
+    ] = False,
+    ignore_small_groups: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-small-groups",
+            help="Let worst-group accuracy and gap hold although groups with fewer than 10 test samples are not in them.",
+        ),
+    ] = False,
+) -> None:
+    """Compare runs with limits: exit code 0 if all hold, 1 if one is broken, 2 if one cannot be checked.
+
+    Groups with fewer than 10 test samples are in neither worst-group accuracy nor gap.
+    If there are some, a limit on these that is not broken cannot be checked, unless you --ignore-small-groups.
+    """
+    from fairmargin.runs.folder import find_runs
+
+    try:
+        limits = _limits(min_worst_group, min_conflicting, min_accuracy or (), max_gap)
+        folders = find_runs(runs)
+        if not folders:
+            raise ValueError(f"no run in {', '.join(map(str, runs))}; give folders that fairmargin train wrote")
+    except (OSError, ValueError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(UNCHECKED) from error
+    code = 0
+    for folder in folders:
+        try:
+            judged = Judged.read(folder, classifier)
+            found = judged.checks(limits, lower_bound, ignore_small_groups)
+        except (OSError, ValueError) as error:
+            typer.echo(str(error), err=True)
+            code = UNCHECKED
+            continue
+        typer.echo(f"{folder}")
+        for warning in judged.result["warnings"]:
+            typer.echo(f"  warning: {warning}")
+        for one in found:
+            typer.echo(f"  {one}")
+        code = max(code, *(UNCHECKED if one.unsure else BROKEN if one.broken else 0 for one in found))
+    raise typer.Exit(code)
+
+
+def _limits(
+    worst_group: float | None, conflicting: float | None, named: Sequence[str], gap: float | None
+) -> list[Limit]:
+    given = [("worst-group", worst_group), ("conflicting", conflicting), *map(_parsed, named), (GAP, gap)]
+    limits = [Limit(name, bound) for name, bound in given if bound is not None]
+    if not limits:
+        raise ValueError("there is no limit to check; give one, such as --min-worst-group 0.8")
+    return limits
+
+
+def _parsed(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise ValueError(f"--min-accuracy takes NAME=VALUE, such as plain=0.9; got {text!r}") from None

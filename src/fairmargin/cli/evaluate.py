@@ -1,0 +1,92 @@
+"""`fairmargin evaluate`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.options import Changes
+from fairmargin.cli.tables import accuracy_table
+
+if TYPE_CHECKING:
+    from fairmargin.config import Config
+
+
+def _stage(what: str, done: int, of: int) -> None:
+    """A line at each tenth of what takes long."""
+    from fairmargin.runs.progress import at_a_tenth
+
+    if at_a_tenth(done, of):
+        typer.echo(f"{what}: {done / of:.0%}", err=True)
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    weights: Annotated[str, typer.Option(help="last or best (on validation).")] = "last",
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Write everything measured to this JSON file.")] = None,
+) -> None:
+    """Evaluate a run's saved weights again, on its own data or on data changed with --set data.test_rho=0.5."""
+    import json
+
+    from fairmargin import config as configuration
+    from fairmargin.checks import check_choice
+    from fairmargin.evaluate import evaluate as measure
+    from fairmargin.runs import build
+    from fairmargin.runs.folder import RunRecord
+    from fairmargin.runtime.files import load_weights
+
+    with said_plainly():
+        check_choice(weights, "weights", ("last", "best"))
+        before = configuration.load_resolved(folder / "config.toml")
+        config = configuration.override(before, changes or ())
+        _same_network(before, config)
+        data = build.data(config)
+        trained = RunRecord.read(folder).data
+        _same_classes(folder, trained["class_names"], data.info.class_names)
+        method = build.method(config, data, trained=trained)
+        name = {"last": "weights.safetensors", "best": "best.safetensors"}[weights]
+        method.load_state_dict(load_weights(folder / name)[0])
+        device = build.device(config.train.device)
+        found = measure(
+            method.to(device),
+            data,
+            classifiers=config.evaluate.classifiers,
+            device=device,
+            batch_size=config.evaluate.batch_size,
+            workers=config.train.workers,
+            resamples=config.evaluate.resamples,
+            linear=build.linear(config),
+            progress=_stage,
+        )
+        for title, sets in {"test": found.test, **found.extra_tests}.items():
+            Console().print(accuracy_table(sets, f"{title}: accuracy in percent, with 95 % intervals"))
+        for warning in dict.fromkeys(w for judged in found.test.values() for w in judged["warnings"]):
+            typer.echo(f"warning: {warning}")
+        if out is not None:
+            everything = {
+                "test": found.test,
+                "extra_tests": found.extra_tests,
+                "similarity": found.similarity,
+                "ordering": found.ordering,
+            }
+            out.write_text(json.dumps(everything, indent=1), "utf-8")
+
+
+def _same_network(before: "Config", config: "Config") -> None:
+    """Other data may be looked at; the trained network is what it is."""
+    from fairmargin.config import difference
+
+    free = ("data.", "evaluate.", "train.device", "train.workers", "seed ")
+    if other := [change for change in difference(before, config) if not change.startswith(free)]:
+        raise ValueError(f"the weights were trained without it: {other[0]}; evaluate takes data.… and evaluate.…")
+
+
+def _same_classes(folder: Path, trained: Sequence[str], class_names: Sequence[str]) -> None:
+    if list(trained) != list(class_names):
+        raise ValueError(
+            f"{folder} was trained to tell {', '.join(trained)}, and these data have the classes {', '.join(class_names)}"
+        )

@@ -1,0 +1,21 @@
+"""`fairmargin list`."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fairmargin.cli.errors import said_plainly
+
+
+def list_names(
+    what: Annotated[str, typer.Argument(help="methods, datasets, networks, accuracies or classifiers.")] = "methods",
+    name: Annotated[str | None, typer.Argument(help="One of them, to see its options.")] = None,
+) -> None:
+    """Show what there is: methods, datasets, networks, accuracies, classifiers; or the options of one of them."""
+    from fairmargin.checks import check_choice
+    from fairmargin.cli.catalog import CATALOGUES, options
+
+    with said_plainly():
+        check_choice(what, "list", CATALOGUES)
+        Console().print(CATALOGUES[what]() if name is None else options(what, name))

@@ -1,0 +1,21 @@
+"""`fairmargin report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairmargin.cli.errors import said_plainly
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
+) -> None:
+    """Write one self-contained HTML page about some runs."""
+    from fairmargin.report.page import write_report
+    from fairmargin.runs.folder import find_runs
+
+    with said_plainly():
+        typer.echo(f"report: {write_report(find_runs(runs), out, title=title)}")

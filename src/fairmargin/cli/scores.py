@@ -1,0 +1,43 @@
+"""`fairmargin scores`."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.options import Changes, Dataset, File, command_line
+
+
+def scores(
+    file: File = None,
+    dataset: Dataset = None,
+    capture: Annotated[
+        str | None,
+        typer.Option(help="simple-conv-1, bagnet18, early-stopped or gce; by default by the size of the images."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random, and of the runs that use the scores.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; runs/scores/DATASET/seed-SEED by default.")] = None,
+    changes: Changes = None,
+) -> None:
+    """Train a model that sees little but the shortcut and keep its features, for --bias scores and --bias clusters.
+
+    It sees no bias labels; where there are some they only judge it. Again: only what is missing. See docs/scores.md.
+    """
+    from fairmargin.bias import capture as bias_scores
+    from fairmargin.bias.score_file import FILE
+    from fairmargin.runtime import distributed
+
+    with said_plainly():
+        config = bias_scores.configuration(file, dataset=dataset, capture=capture, seed=seed, overrides=changes or ())
+        folder = out or bias_scores.folder_of(config)
+        found = bias_scores.make(config, folder, command=command_line())
+        if distributed.is_first():
+            for table in bias_scores.tables(found):
+                Console().print(table)
+            for doubt in bias_scores.doubts(found):
+                typer.echo(f"warning: {doubt}", err=True)
+            where = "" if out is None else f" --set data.scores={shlex.quote(str(out))}"
+            typer.echo(f"scores: {folder / FILE}\nuse:    fairmargin train … --bias scores{where}")

@@ -1,0 +1,37 @@
+"""Accuracies as tables for the terminal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+
+def accuracy_table(sets: dict[str, dict[str, Any]], title: str) -> Table:
+    """One column for each classifier."""
+    shown = Table("", *map(classifier_title, sets), title=title)
+    for name in next(iter(sets.values()))["accuracy"]:
+        shown.add_row(name, *(with_interval(judged["accuracy"][name]) for judged in sets.values()))
+    gaps = [judged["equalised_odds_gap"] for judged in sets.values()]
+    errors = [judged["calibration"] and judged["calibration"]["ece"] for judged in sets.values()]
+    for name, numbers in (("equalised-odds gap", gaps), ("calibration error", errors)):
+        if any(number is not None for number in numbers):
+            shown.add_row(name, *("–" if number is None else f"{100 * number:.1f}" for number in numbers))
+    return shown
+
+
+def classifier_title(name: str) -> str:
+    return {
+        "own": "own classifier",
+        "probe": "linear probe",
+        "knn": "nearest neighbours",
+        "linear": "linear evaluation",
+    }[name]
+
+
+def with_interval(x: dict[str, float]) -> str:
+    return f"{100 * x['value']:.1f} ({100 * x['low']:.1f}–{100 * x['high']:.1f})"
+
+
+def shown_classifier(classifiers: Sequence[str]) -> str:
+    """The method's own, if it is judged."""
+    return "own" if "own" in classifiers else classifiers[0]
