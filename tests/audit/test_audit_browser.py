@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fairmargin.audit._dataset import audit_data
-from fairmargin.audit.cure import with_cure
 from fairmargin.audit.page import write
+from fairmargin.audit.retrain import with_retraining
 from fairmargin.data import build
 from fairmargin.data.inject import inject
 from tests.report.test_browser import NARROW, PHONE, PROGRAM, WIDE, browser, problems
@@ -29,7 +29,7 @@ def page(tmp_path_factory):
     }
     found = audit_data(data, columns=columns, samples=1500, permutations=199)
     accuracy = {"aligned": 0.9, "conflicting": 0.4, "cell-mean": 0.45}
-    cured = with_cure(found, {"ce": accuracy, "eps-supinfonce+fairkl": accuracy})
+    cured = with_retraining(found, {"ce": accuracy, "eps-supinfonce+fairkl": accuracy})
     return write(cured, tmp_path_factory.mktemp("audit"))[0]
 
 

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairmargin.cli.app import app
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.version import __version__
 
 runner = CliRunner()
@@ -101,5 +101,5 @@ def test_seeds_that_are_none(seeds, expected):
 
 def test_output_that_nobody_reads_is_no_mistake():
     """As in `fairmargin data show planted | head -1`: click ends quietly on EPIPE."""
-    with pytest.raises(BrokenPipeError), said_plainly():
+    with pytest.raises(BrokenPipeError), exit_on_user_error():
         raise BrokenPipeError(32, "Broken pipe")

@@ -12,7 +12,7 @@ from torch import nn
 from fairmargin import losses
 from fairmargin.data import views
 from fairmargin.methods.objective import OBJECTIVES, SECOND_SAMPLERS
-from fairmargin.methods.objectives import ROWS, Seen
+from fairmargin.methods.objectives import ROWS, LossInputs
 from fairmargin.runs import build
 from tests.methods import tiny
 
@@ -36,7 +36,7 @@ def seen(h, labels, bias=None, *, features=None, counts=None, row=None, weight=N
     if weight is not None:
         classifier.weight.data.copy_(weight)
     prior = ROWS[row].prior(counts) if row else torch.empty(0)
-    return Seen(h, F.normalize(h, dim=-1), h, labels, bias, features, classifier, prior, 0)
+    return LossInputs(h, F.normalize(h, dim=-1), h, labels, bias, features, classifier, prior, 0)
 
 
 def value(row, x, **settings):

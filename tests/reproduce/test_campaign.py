@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fairmargin.cli.app import app
 from fairmargin.reproduce import ledger, measures
-from fairmargin.reproduce.campaign import carry_out, perform, plan
+from fairmargin.reproduce.campaign import perform, plan, run_tasks
 from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.estimate import estimates
 from fairmargin.runs.folder import RunRecord
@@ -81,7 +81,7 @@ def test_finished_cells_are_only_read(tmp_path: Path) -> None:
 def test_cells_that_need_the_same_scores_wait_for_each_other(tmp_path: Path) -> None:
     tasks = plan(cells("5", pattern="eps-supinfonce+fairkl@*"), "smoke", [0], tmp_path)
     assert [task.cell.reading for task in tasks] == ["paper", "recommended"]
-    assert not [outcome.failure for outcome in carry_out(tasks, engine=Local(jobs=2)) if outcome.failure]
+    assert not [outcome.failure for outcome in run_tasks(tasks, engine=Local(jobs=2)) if outcome.failure]
     record = RunRecord.read(tasks[0].folder)
     assert all(measures.measured(record, name) for name in ("", "unb", "imagenet-a"))
 
@@ -91,8 +91,8 @@ def test_several_at_a_time_give_the_same_as_one_after_the_other(tmp_path: Path) 
     wanted = cells("fairkl", pattern="*:divergence=kl*")
     one, two = (plan(wanted, "smoke", [0], tmp_path / name) for name in ("one", "two"))
     assert len(one) == 4
-    assert not [outcome for outcome in carry_out(one) if outcome.failure]
-    assert not [outcome for outcome in carry_out(two, engine=Local(jobs=2)) if outcome.failure]
+    assert not [outcome for outcome in run_tasks(one) if outcome.failure]
+    assert not [outcome for outcome in run_tasks(two, engine=Local(jobs=2)) if outcome.failure]
     for a, b in zip(one, two, strict=True):
         assert (RunRecord.read(a.folder).result or {})["test"] == (RunRecord.read(b.folder).result or {})["test"]
 

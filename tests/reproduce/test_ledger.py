@@ -219,7 +219,7 @@ def test_the_best_epoch_is_the_best_of_what_is_reported(tmp_path: Path) -> None:
     accuracy = {"plain": {"value": 0.8}, "conflicting": {"value": 0.4}}
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(result | {"test": {"own": {"accuracy": accuracy}}}))
-    (one,) = ledger.that_count(ledger.runs_of(cell, tmp_path, "laptop"))
+    (one,) = ledger.finished_or_all(ledger.runs_of(cell, tmp_path, "laptop"))
     assert (one.last, one.best_on_test) == (40.0, 45.0)
 
 
@@ -240,7 +240,7 @@ def test_the_classifier_of_the_cell_is_reported_with_its_own_best_epoch(
         "linear": {"accuracy": {"plain": {"value": 0.7}}, "best-on-test": {"epoch": 2, "plain": 0.75}},
     }
     file.write_text(json.dumps(result | {"test": {name: judged[name] for name in classifiers}}))
-    (one,) = ledger.that_count(ledger.runs_of(cell, tmp_path, "laptop"))
+    (one,) = ledger.finished_or_all(ledger.runs_of(cell, tmp_path, "laptop"))
     assert (one.last, one.best_on_test) == expected
 
 
@@ -266,7 +266,7 @@ def test_the_best_epoch_is_of_the_final_stage(tmp_path: Path, finished: bool) ->
     ]
     for known, best in ((3, 45.0), (1, None)):
         (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events[:known]))
-        (one,) = ledger.that_count(ledger.runs_of(cell, tmp_path, "laptop"))
+        (one,) = ledger.finished_or_all(ledger.runs_of(cell, tmp_path, "laptop"))
         assert one.best_on_test == best
 
 

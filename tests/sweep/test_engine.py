@@ -29,7 +29,7 @@ from fairmargin.runtime.signals import Interrupted, stop_requests
 from fairmargin.sweep import compare as comparing
 from fairmargin.sweep import ray as engines
 from fairmargin.sweep import tune as tuning
-from fairmargin.sweep.base import carry_out, check_shared
+from fairmargin.sweep.base import check_shared, run_tasks
 from fairmargin.sweep.compare import compare, summaries
 from fairmargin.sweep.engines import engine
 from fairmargin.sweep.local import HERE, Local
@@ -259,7 +259,7 @@ class TestCarryOut:
     def test_alone_an_error_ends_all(self):
         asked = []
         with pytest.raises(ValueError, match="three"):
-            list(carry_out(HERE, lambda number: asked.append(number) or no_threes(number), [1, 3, 2]))
+            list(run_tasks(HERE, lambda number: asked.append(number) or no_threes(number), [1, 3, 2]))
         assert asked == [1, 3]
 
     def test_beside_others_the_rest_finishes_and_then_the_first_is_raised(self):
@@ -271,12 +271,12 @@ class TestCarryOut:
             return number
 
         with pytest.raises(ValueError, match="no 3"):
-            found.extend(carry_out(Backwards(), fails, [1, 3, 4, 2], say=said.append))
+            found.extend(run_tasks(Backwards(), fails, [1, 3, 4, 2], say=said.append))
         assert found == [(3, 2), (0, 1)]
         assert said == ["task 2 failed, the others go on: no 4", "task 1 failed, the others go on: no 3"]
 
     def test_expected_kinds_are_results(self):
-        (_, (index, error), _) = carry_out(HERE, no_threes, [1, 3, 2], expected=(ValueError,))
+        (_, (index, error), _) = run_tasks(HERE, no_threes, [1, 3, 2], expected=(ValueError,))
         assert index == 1
         assert isinstance(error, ValueError)
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 
 if TYPE_CHECKING:
     from fairmargin.audit.section import Found
@@ -71,7 +71,7 @@ def audit(
     from fairmargin.runs import build
     from fairmargin.runs.folder import is_run
 
-    with said_plainly():
+    with exit_on_user_error():
         path = Path(target)
         of_model = path.suffix == ".npz" or (path.is_dir() and is_run(path))
         if of_model and (inject or cure or fail_on_shortcut or config or changes):
@@ -161,9 +161,9 @@ def _of_data(
 def _cured(
     found: "Found", config_of: Callable[[str], "Config"], data: "Data", samples: int, seed: int, progress: "Report"
 ) -> "Found":
-    from fairmargin.audit.cure import cure, with_cure
+    from fairmargin.audit.retrain import retrain, with_retraining
 
-    return with_cure(found, cure(config_of, data, samples=samples, seed=seed, progress=progress))
+    return with_retraining(found, retrain(config_of, data, samples=samples, seed=seed, progress=progress))
 
 
 def _columns(config: "Config", data: "Data") -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fairmargin.cli.errors import DIVERGED, said_plainly
+from fairmargin.cli.errors import DIVERGED, exit_on_user_error
 from fairmargin.cli.options import (
     Address,
     Bias,
@@ -49,7 +49,7 @@ def compare(
     from fairmargin.sweep.compare import markdown, summaries, table
     from fairmargin.sweep.engines import engine as chosen
 
-    with said_plainly():
+    with exit_on_user_error():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         names = parse_methods(methods)
         configs = [

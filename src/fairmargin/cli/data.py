@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 
 app = typer.Typer(help="List, get and check raw data.", no_args_is_help=True)
 
@@ -39,7 +39,7 @@ def get(name: Name, root: Root = None) -> None:
     """Download what is missing of a source and check it; an interrupted download goes on where it stopped."""
     from fairmargin.data import sources
 
-    with said_plainly():
+    with exit_on_user_error():
         files = sources.get(name, sources.data_root(root))
     typer.echo(f"{name}: {len(files)} files, complete, in {next(iter(files.values())).parent}")
 
@@ -49,7 +49,7 @@ def verify(name: Name, root: Root = None) -> None:
     """Compare the checksums of a source's files with the published ones."""
     from fairmargin.data import sources
 
-    with said_plainly():
+    with exit_on_user_error():
         files = sources.locate(name, sources.data_root(root))
         rows = sources.verify(name, sources.data_root(root))
         for file, right, why in rows:
@@ -74,7 +74,7 @@ def show(
     from fairmargin.data.show import draw
     from fairmargin.data.table import SHOWN
 
-    with said_plainly():
+    with exit_on_user_error():
         check_choice(split, "split", ("train", "valid", "test"))
         own = is_own(name)
         if own and root is not None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import command_line
 
 
@@ -16,5 +16,5 @@ def demo(
     """Train cross-entropy and ε-SupInfoNCE+FairKL on digits whose colour gives the label away; then shuffle the colours."""
     from fairmargin.sweep import demo as demonstration
 
-    with said_plainly():
+    with exit_on_user_error():
         demonstration.show(out, seed, say=typer.echo, command=command_line())

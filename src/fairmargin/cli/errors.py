@@ -9,7 +9,7 @@ WRONG_INPUT, DIVERGED, SIGNAL = 2, 3, 128  # exit codes; SIGNAL plus the number 
 
 
 @contextmanager
-def said_plainly() -> Iterator[None]:
+def exit_on_user_error() -> Iterator[None]:
     """What a person can put right is said in one message, without a traceback, with an exit code of its own kind."""
     from fairmargin.data.table import BadManifest
     from fairmargin.loop import Diverged

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import Changes
 from fairmargin.cli.tables import accuracy_table
 
@@ -39,7 +39,7 @@ def evaluate(
     from fairmargin.runs.folder import RunRecord
     from fairmargin.runtime.files import load_weights
 
-    with said_plainly():
+    with exit_on_user_error():
         check_choice(weights, "weights", ("last", "best"))
         before = configuration.load_resolved(folder / "config.toml")
         config = configuration.override(before, changes or ())

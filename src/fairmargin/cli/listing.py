@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 
 
 def list_names(
@@ -16,6 +16,6 @@ def list_names(
     from fairmargin.checks import check_choice
     from fairmargin.cli.catalog import CATALOGUES, options
 
-    with said_plainly():
+    with exit_on_user_error():
         check_choice(what, "list", CATALOGUES)
         Console().print(CATALOGUES[what]() if name is None else options(what, name))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 
 
 def report(
@@ -17,5 +17,5 @@ def report(
     from fairmargin.report.page import write_report
     from fairmargin.runs.folder import find_runs
 
-    with said_plainly():
+    with exit_on_user_error():
         typer.echo(f"report: {write_report(find_runs(runs), out, title=title)}")

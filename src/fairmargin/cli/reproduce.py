@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fairmargin.cli.errors import DIVERGED, said_plainly
+from fairmargin.cli.errors import DIVERGED, exit_on_user_error
 from fairmargin.cli.options import Address, Changes, Cpus, EngineName, Gpus, Jobs, command_line, parse_seeds
 
 
@@ -49,7 +49,7 @@ def reproduce(
     from fairmargin.reproduce import command
     from fairmargin.sweep.engines import engine as chosen
 
-    with said_plainly():
+    with exit_on_user_error():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         failed = []
         if what != "ledger":

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import Changes, Dataset, File, command_line
 
 
@@ -30,7 +30,7 @@ def scores(
     from fairmargin.bias.score_file import FILE
     from fairmargin.runtime import distributed
 
-    with said_plainly():
+    with exit_on_user_error():
         config = bias_scores.configuration(file, dataset=dataset, capture=capture, seed=seed, overrides=changes or ())
         folder = out or bias_scores.folder_of(config)
         found = bias_scores.make(config, folder, command=command_line())

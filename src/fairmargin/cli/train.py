@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import Bias, Changes, Dataset, File, Network, command_line, runs_of
 from fairmargin.cli.tables import accuracy_table
 
@@ -32,7 +32,7 @@ def train(
     from fairmargin.runtime import distributed
     from fairmargin.sweep.compare import folder_of
 
-    with said_plainly():
+    with exit_on_user_error():
         if resume is not None:
             if file or dataset or method or network or bias or seed is not None or out or changes:
                 raise ValueError("--resume takes the configuration of its folder; leave the other options out")

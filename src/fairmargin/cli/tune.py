@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fairmargin.cli.errors import said_plainly
+from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import (
     Address,
     Bias,
@@ -52,7 +52,7 @@ def tune(
     from fairmargin.sweep.tune import markdown, settings, table
     from fairmargin.sweep.tune import tune as search
 
-    with said_plainly():
+    with exit_on_user_error():
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         names = parse_methods(methods)
         configs = [

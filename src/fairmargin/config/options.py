@@ -34,7 +34,7 @@ class Option:
     def convert(self, value: Any) -> Any:
         """The value as the builder wants it; raises pydantic's ValidationError."""
         if type(None) in get_args(self.kind):
-            value = none_is_nothing(value)
+            value = parse_none(value)
         return _tuples(_adapter(self.kind).validate_python(value))
 
 
@@ -44,7 +44,7 @@ def written(parameter: str) -> str:
     return bare if keyword.iskeyword(bare) else parameter
 
 
-def none_is_nothing(value: Any) -> Any:
+def parse_none(value: Any) -> Any:
     """TOML has no null: the word "none" stands for it wherever nothing is a possible value."""
     return None if isinstance(value, str) and value == "none" else value
 

@@ -27,7 +27,7 @@ from pydantic import (
 from fairmargin.checks import check_choice
 from fairmargin.config import toml
 from fairmargin.config.errors import ConfigError, Problem, problems_of
-from fairmargin.config.options import Option, none_is_nothing, options_of, written
+from fairmargin.config.options import Option, options_of, parse_none, written
 from fairmargin.data import DATASETS
 from fairmargin.networks import ENCODERS
 
@@ -49,7 +49,7 @@ def _device(name: str) -> str:
     return name
 
 
-Nothing = BeforeValidator(none_is_nothing)
+Nothing = BeforeValidator(parse_none)
 
 
 Whole = Annotated[int, Strict()]

@@ -19,7 +19,7 @@ from fairmargin.data.download import MAX_CONTENT, DownloadFailed, download, pack
 
 VARIABLE = "FAIRMARGIN_DATA"
 STANDIN = (
-    "STANDIN"  # a file of this name marks a root of pictures that were drawn to look like data (`reproduce.standin`)
+    "STANDIN"  # a file of this name marks a root of pictures that were drawn to look like data (`reproduce.synthetic`)
 )
 
 
@@ -271,7 +271,7 @@ def data_root(option: Path | None = None) -> Path:
     return usual.get(sys.platform, Path.home() / ".cache") / "fairmargin"
 
 
-def is_standin(folder: Path) -> bool:
+def is_synthetic(folder: Path) -> bool:
     """Whether a folder, or one it lies in, is marked as generated."""
     folder = folder.absolute()
     return any((place / STANDIN).is_file() for place in (folder, *folder.parents))

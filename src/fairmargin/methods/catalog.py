@@ -35,11 +35,17 @@ _FACTS = {
     "group-reweighted": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "objectives.py"),
     "group-balanced": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "objectives.py"),
     "biasbal": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "objectives.py"),
-    "end": Facts("Tartaglione et al., EnD: Entangling and Disentangling", "CVPR 2021", "bias labels", ONE, "objectives.py"),
+    "end": Facts(
+        "Tartaglione et al., EnD: Entangling and Disentangling", "CVPR 2021", "bias labels", ONE, "objectives.py"
+    ),
     "max-margin": Facts("Liu et al., Large-Margin Softmax Loss", "ICML 2016", "nothing", ONE, "objectives.py"),
-    "large-margin": Facts("Elsayed et al., Large Margin Deep Networks", "NeurIPS 2018", "nothing", ONE, "objectives.py"),
+    "large-margin": Facts(
+        "Elsayed et al., Large Margin Deep Networks", "NeurIPS 2018", "nothing", ONE, "objectives.py"
+    ),
     "supcon": Facts("Khosla et al., Supervised Contrastive Learning", "NeurIPS 2020", "nothing", ONE, "objectives.py"),
-    "supcon-in": Facts("Khosla et al., Supervised Contrastive Learning", "NeurIPS 2020", "nothing", ONE, "objectives.py"),
+    "supcon-in": Facts(
+        "Khosla et al., Supervised Contrastive Learning", "NeurIPS 2020", "nothing", ONE, "objectives.py"
+    ),
     "simclr": Facts(
         "Chen et al., A Simple Framework for Contrastive Learning", "ICML 2020", "two views", ONE, "objectives.py"
     ),

@@ -33,7 +33,7 @@ from fairmargin.methods.base import (
     require_bias,
     require_bias_features,
 )
-from fairmargin.methods.objectives import ROWS, Row, Seen
+from fairmargin.methods.objectives import ROWS, LossInputs, Row
 from fairmargin.networks import Encoder, SimpleConvNet, projection_head
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import unit
@@ -56,7 +56,7 @@ class Objective(Method):
         row: Row,
         encoder: Encoder,
         info: DataInfo,
-        loss: Callable[[Seen], Tensor],
+        loss: Callable[[LossInputs], Tensor],
         *,
         head: str = "identity",
         alpha: float = 1.0,
@@ -130,7 +130,7 @@ class Objective(Method):
         h = self.encoder(images)
         return h, self.classifier(self._classified(h))
 
-    def _see(self, batch: Batch, step: int) -> Seen:
+    def _see(self, batch: Batch, step: int) -> LossInputs:
         several = batch.images.ndim == 5
         if not several and self.views > 1:
             raise Unsuited(
@@ -146,7 +146,9 @@ class Objective(Method):
         bias = rest.pop(0) if batch.bias is not None else None
         bias_features = rest.pop(0) if batch.bias_features is not None else None
         prior = self.prior if self.prior is not None else h.new_empty(0)
-        return Seen(h, z, self._classified(h), labels, bias, bias_features, self.classifier, prior, step, self.steps)
+        return LossInputs(
+            h, z, self._classified(h), labels, bias, bias_features, self.classifier, prior, step, self.steps
+        )
 
     def _second_of(self, batch: Batch) -> Batch:
         if batch.second is None:
@@ -323,4 +325,4 @@ OBJECTIVES = {
     if not (suffix and facts.needs)  # what corrects for the bias already has no need of FairKL
 }
 
-__all__ = ["OBJECTIVES", "ROWS", "Objective", "Row", "Seen", "build", "option_defaults"]
+__all__ = ["OBJECTIVES", "ROWS", "LossInputs", "Objective", "Row", "build", "option_defaults"]

@@ -1,6 +1,6 @@
 """Methods that are one network and one sum of losses, as rows of a table: the loss, and what it asks of everything else.
 
-A loss is a function of what the network gives (`Seen`); its keywords are the method's options.
+A loss is a function of what the network gives (`LossInputs`); its keywords are the method's options.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from fairmargin.methods.base import Unsuited
 
 
 @dataclass(frozen=True)
-class Seen:
+class LossInputs:
     """What a loss may look at; the samples of all processes."""
 
     h: Tensor  # [N, D] or [N, V, D], the encoder's output
@@ -57,55 +57,55 @@ class Seen:
         return ids.repeat_interleave(self.h.shape[1]) if self.h.ndim == 3 else ids
 
 
-Loss = Callable[..., Tensor]  # (Seen, *, settings…)
+Loss = Callable[..., Tensor]  # (LossInputs, *, settings…)
 
 
 # Cross-entropies
 
 
-def cross_entropy(x: Seen) -> Tensor:
+def cross_entropy(x: LossInputs) -> Tensor:
     return F.cross_entropy(x.logits, x.label_of_each_row)
 
 
-def _generalised(x: Seen, *, q: float = 0.7) -> Tensor:
+def _generalised(x: LossInputs, *, q: float = 0.7) -> Tensor:
     """GCE (Zhang & Sabuncu, NeurIPS 2018):  mean (1 − p_y^q)/q. It trusts what is easy, so it learns the shortcut best."""
     return losses.generalized_cross_entropy(x.logits, x.label_of_each_row, q=q)
 
 
-def _logit_adjusted(x: Seen, *, strength: float = 1.0) -> Tensor:
+def _logit_adjusted(x: LossInputs, *, strength: float = 1.0) -> Tensor:
     """Menon et al., ICLR 2021:  CE( f(x) + τ·log p̂(·), y );  at test time f(x) alone."""
     return F.cross_entropy(x.logits + strength * (x.prior + PRIOR_FLOOR).log(), x.label_of_each_row)
 
 
-def _class_reweighted(x: Seen) -> Tensor:
+def _class_reweighted(x: LossInputs) -> Tensor:
     """mean_i  w_i·CE_i,   w_i = N/(K·n_y)"""
     return _weighted(x, x.prior[x.label_of_each_row])
 
 
-def _group_reweighted(x: Seen) -> Tensor:
+def _group_reweighted(x: LossInputs) -> Tensor:
     """mean_i  w_i·CE_i,   w_i = N/(G·n_yb) over the G groups that are not empty; 1 where the bias is unknown."""
     y, b = x.label_of_each_row, x.bias_of_each_row
     return _weighted(x, torch.where(b >= 0, x.prior[y, b.clamp_min(0)], 1))
 
 
-def _weighted(x: Seen, weight: Tensor) -> Tensor:
+def _weighted(x: LossInputs, weight: Tensor) -> Tensor:
     # Note: over the number of samples, not over the weights of the batch as F.cross_entropy(weight=…) does: the expected
     # loss is then that of balanced data whatever the batch size.
     return (weight * F.cross_entropy(x.logits, x.label_of_each_row, reduction="none")).mean()
 
 
-def _bias_balanced(x: Seen) -> Tensor:
+def _bias_balanced(x: LossInputs) -> Tensor:
     """BiasBal (Hong & Yang, NeurIPS 2021):  CE( f(x) + log p̂(·|b), y );  at test time f(x) alone."""
     return losses.bias_balanced_cross_entropy(x.logits, x.label_of_each_row, x.bias_of_each_row, x.prior)
 
 
-def _end(x: Seen, *, disentangle: float = 1.0, entangle: float = 1.0, pairs: str = "all") -> Tensor:
+def _end(x: LossInputs, *, disentangle: float = 1.0, entangle: float = 1.0, pairs: str = "all") -> Tensor:
     """EnD (Tartaglione et al., CVPR 2021):  CE + α·R⊥ + β·R∥"""
     regulariser = losses.end(x.h, x.labels, x.known_bias, disentangle=disentangle, entangle=entangle, pairs=pairs)
     return cross_entropy(x) + regulariser
 
 
-def _max_margin(x: Seen, *, margin: int = 4, least_anneal: float = 0.0, anneal_steps: int = 0) -> Tensor:
+def _max_margin(x: LossInputs, *, margin: int = 4, least_anneal: float = 0.0, anneal_steps: int = 0) -> Tensor:
     """L-Softmax (Liu et al., ICML 2016). `anneal_steps`: over how many steps the margin comes in; 0: over the run's."""
     steps = anneal_steps or x.steps or PUBLISHED_STEPS
     anneal = losses.l_softmax_anneal(x.step, least=least_anneal, steps=steps)
@@ -114,7 +114,7 @@ def _max_margin(x: Seen, *, margin: int = 4, least_anneal: float = 0.0, anneal_s
     )
 
 
-def _large_margin(x: Seen, *, gamma: float = 1.0, slope: float = 2.0, norm: str = "l2", top_k: int = 1) -> Tensor:
+def _large_margin(x: LossInputs, *, gamma: float = 1.0, slope: float = 2.0, norm: str = "l2", top_k: int = 1) -> Tensor:
     layer = x.inputs.flatten(0, -2)  # after every batch norm
     logits = x.classifier(layer)
     return losses.large_margin(logits, [layer], x.label_of_each_row, gamma=gamma, alpha=slope, norm=norm, top_k=top_k)
@@ -123,39 +123,39 @@ def _large_margin(x: Seen, *, gamma: float = 1.0, slope: float = 2.0, norm: str 
 # Contrastive losses
 
 
-def _supcon(x: Seen, *, temperature: float = 0.1) -> Tensor:
+def _supcon(x: LossInputs, *, temperature: float = 0.1) -> Tensor:
     return losses.supcon(x.z, x.labels, temperature=temperature)
 
 
-def _supcon_in(x: Seen, *, temperature: float = 0.1) -> Tensor:
+def _supcon_in(x: LossInputs, *, temperature: float = 0.1) -> Tensor:
     return losses.supcon_in(x.z, x.labels, temperature=temperature)
 
 
-def _simclr(x: Seen, *, temperature: float = 0.1) -> Tensor:
+def _simclr(x: LossInputs, *, temperature: float = 0.1) -> Tensor:
     return losses.simclr(x.z, temperature=temperature)
 
 
-def _eps_infonce(x: Seen, *, epsilon: float = 0.25, temperature: float = 0.1) -> Tensor:
+def _eps_infonce(x: LossInputs, *, epsilon: float = 0.25, temperature: float = 0.1) -> Tensor:
     return losses.eps_infonce(x.z, epsilon=epsilon, temperature=temperature)
 
 
-def _infol1o(x: Seen, *, temperature: float = 0.1) -> Tensor:
+def _infol1o(x: LossInputs, *, temperature: float = 0.1) -> Tensor:
     return losses.eps_infonce(x.z, epsilon=torch.inf, temperature=temperature)
 
 
 def _eps_supinfonce(
-    x: Seen, *, epsilon: float = 0.25, temperature: float = 0.1, form: str = "c", positives: str = "mean"
+    x: LossInputs, *, epsilon: float = 0.25, temperature: float = 0.1, form: str = "c", positives: str = "mean"
 ) -> Tensor:
     return losses.eps_supinfonce(
         x.z, x.labels, epsilon=epsilon, temperature=temperature, form=form, positives=positives
     )
 
 
-def _eps_supcon(x: Seen, *, epsilon: float = 0.25, temperature: float = 0.1) -> Tensor:
+def _eps_supcon(x: LossInputs, *, epsilon: float = 0.25, temperature: float = 0.1) -> Tensor:
     return losses.eps_supcon(x.z, x.labels, epsilon=epsilon, temperature=temperature)
 
 
-def _biascon(x: Seen, *, temperature: float = 0.07, anchors: str = "all") -> Tensor:
+def _biascon(x: LossInputs, *, temperature: float = 0.07, anchors: str = "all") -> Tensor:
     """BiasCon (Hong & Yang, NeurIPS 2021): SupCon whose positives have another bias."""
     if not _conflict(x.labels, x.known_bias):
         return (
@@ -164,7 +164,7 @@ def _biascon(x: Seen, *, temperature: float = 0.07, anchors: str = "all") -> Ten
     return losses.biascon(x.z, x.labels, x.known_bias, temperature=temperature, anchors=anchors)
 
 
-def _softcon(x: Seen, *, temperature: float = 0.07, anchors: str = "all") -> Tensor:
+def _softcon(x: LossInputs, *, temperature: float = 0.07, anchors: str = "all") -> Tensor:
     """SoftCon (Hong & Yang, NeurIPS 2021): positives weighted by how much the features of a bias model differ."""
     if x.bias_features is None:
         raise Unsuited(

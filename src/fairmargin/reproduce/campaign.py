@@ -1,6 +1,6 @@
 """Cells × seeds under a budget: what is missing is run, what is finished is only read.
 
-    for outcome in carry_out(plan(cells("3"), "laptop", [0], Path("runs/reproduce"))):
+    for outcome in run_tasks(plan(cells("3"), "laptop", [0], Path("runs/reproduce"))):
         ...
 
 A killed campaign goes on where it was: every run resumes from its own checkpoint.
@@ -84,8 +84,8 @@ def perform(task: Task) -> Outcome:
     extra = list(task.extra)
     try:
         if task.budget == "smoke":
-            extra += standin_root(task.out / "stand-in", task.cell.dataset)
-        extra += beside(task.cell, extra)
+            extra += synthetic_root(task.out / "stand-in", task.cell.dataset)
+        extra += extra_data_roots(task.cell, extra)
         if task.cell.needs_scores:
             extra.append(f"data.scores={toml.value(str(_capture(task, extra)))}")
         config = task.cell.config(task.budget, task.seed, extra)
@@ -96,7 +96,7 @@ def perform(task: Task) -> Outcome:
     return Outcome(task)
 
 
-def carry_out(
+def run_tasks(
     tasks: Sequence[Task], say: Callable[[str], None] = lambda text: None, engine: Engine = HERE
 ) -> Iterator[Outcome]:
     """As they finish; by default one after the other, in this process."""
@@ -111,14 +111,14 @@ def carry_out(
 
     for out in {task.out for task in tasks}:
         prepare(engine, out)
-    for index, outcome in engines.carry_out(engine, perform, begun(), say=say):
+    for index, outcome in engines.run_tasks(engine, perform, begun(), say=say):
         if not engine.alone:
             say(line(tasks[index]))
         assert isinstance(outcome, Outcome)
         yield outcome
 
 
-def standin_root(root: Path, dataset: str) -> list[str]:
+def synthetic_root(root: Path, dataset: str) -> list[str]:
     """Generated data, made now if they are not there, as a change of the configuration."""
     if dataset == "biased-mnist-mini":
         return []
@@ -126,7 +126,7 @@ def standin_root(root: Path, dataset: str) -> list[str]:
     return [f"data.root={toml.value(str(root / dataset))}"]
 
 
-def beside(cell: Cell, extra: Sequence[str]) -> list[str]:
+def extra_data_roots(cell: Cell, extra: Sequence[str]) -> list[str]:
     """ImageNet-A, and the stylised images that SIN trains on, where they lie in the data root."""
     if cell.dataset != "imagenet9":
         return []

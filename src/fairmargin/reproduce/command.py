@@ -61,7 +61,7 @@ def reproduce(
         whole = show.duration(sum(one.seconds for one in times.values()))
         say(f"{len(missing)} of {len(tasks)} runs, {whole} of training one after the other")
         return []
-    outcomes = list(campaign.carry_out(tasks, say, engine))
+    outcomes = list(campaign.run_tasks(tasks, say, engine))
     failed = [f"{outcome.task}: {outcome.failure}" for outcome in outcomes if outcome.failure]
     if tasks:
         Console().print(show.table(wanted, out, budget))

@@ -11,7 +11,7 @@ from fairmargin.batch import Batch
 from fairmargin.config import Config
 from fairmargin.loop import fit
 from fairmargin.reproduce import budgets
-from fairmargin.reproduce.campaign import Task, beside, standin_root
+from fairmargin.reproduce.campaign import Task, extra_data_roots, synthetic_root
 from fairmargin.runs import build
 
 STEPS = 3  # timed, after one that is not
@@ -43,8 +43,8 @@ def estimates(tasks: Sequence[Task], folder: Path) -> dict[Task, Estimate]:
 
 
 def _config(task: Task, folder: Path) -> Config:
-    extra = [*task.extra, *standin_root(folder, task.cell.config(task.budget, task.seed).data.name)]
-    extra += beside(task.cell, extra)
+    extra = [*task.extra, *synthetic_root(folder, task.cell.config(task.budget, task.seed).data.name)]
+    extra += extra_data_roots(task.cell, extra)
     config = task.cell.config(task.budget, task.seed, extra)
     return configuration.override(config, ["train.precision=float32"])
 

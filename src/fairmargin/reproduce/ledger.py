@@ -108,7 +108,7 @@ def runs_as_planned(cell: Cell, out: Path, budget: str, say: Say = lambda _: Non
 
 
 def _line(cell: Cell, number: Published, budget: str, records: Sequence[RunRecord]) -> Line | None:
-    several = that_count(records, number.measure)
+    several = finished_or_all(records, number.measure)
     if not several:
         return None
     ours = [one.last for one in several]
@@ -128,7 +128,7 @@ def _line(cell: Cell, number: Published, budget: str, records: Sequence[RunRecor
     )
 
 
-def that_count(records: Sequence[RunRecord], measure: str = "") -> list[Measured]:
+def finished_or_all(records: Sequence[RunRecord], measure: str = "") -> list[Measured]:
     """What the runs measured; while a seed goes on, the finished ones count."""
     several = [one for record in records if (one := measured(record, measure))]
     finished = [one for one in several if one.whole]
@@ -231,4 +231,15 @@ def text(lines: Sequence[Line]) -> str:
     return file.getvalue()
 
 
-__all__ = ["KEPT", "Line", "collect", "judged", "merged", "read", "runs_as_planned", "runs_of", "text", "that_count"]
+__all__ = [
+    "KEPT",
+    "Line",
+    "collect",
+    "finished_or_all",
+    "judged",
+    "merged",
+    "read",
+    "runs_as_planned",
+    "runs_of",
+    "text",
+]

@@ -13,7 +13,7 @@ from fairmargin.config import Config, toml
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import STUDY, Cell, cells
 from fairmargin.reproduce.estimate import Estimate
-from fairmargin.reproduce.ledger import runs_of, that_count
+from fairmargin.reproduce.ledger import finished_or_all, runs_of
 from fairmargin.reproduce.published import as_printed
 from fairmargin.runs.folder import RunRecord
 from fairmargin.sweep.compare import spread
@@ -31,7 +31,7 @@ def table(shown: Sequence[Cell], out: Path, budget: str) -> Table:
         records = runs_of(cell, out, budget)
         for number in cell.published or (None,):
             measure = "" if number is None else number.measure
-            ours = [one.last for one in that_count(records, measure)]
+            ours = [one.last for one in finished_or_all(records, measure)]
             std = statistics.stdev(ours) if len(ours) > 1 else None
             name = f"{cell.name}{f' {measure}' if measure else ''}"
             published = "–" if number is None else as_printed(number.mean, number.std)

@@ -34,7 +34,7 @@ class Engine(Protocol):
         """
 
 
-def carry_out(
+def run_tasks(
     engine: Engine,
     function: Callable[[Task], Result],
     tasks: Iterable[Task],

@@ -13,7 +13,7 @@ from fairmargin.evaluate import NAMES
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.run import run
-from fairmargin.sweep.base import Engine, carry_out, check_shared, prepare
+from fairmargin.sweep.base import Engine, check_shared, prepare, run_tasks
 from fairmargin.sweep.local import HERE
 
 
@@ -60,7 +60,7 @@ def compare(
 
     called = lambda index: f"{begun[index].method.name}, seed {begun[index].seed}"
     expected = (Diverged, Unsuited) if go_on else (Diverged,)
-    for index, result in carry_out(engine, _run, tasks(), expected=expected, say=say, called=called):
+    for index, result in run_tasks(engine, _run, tasks(), expected=expected, say=say, called=called):
         config = begun[index]
         outcome = Outcome(config.method.name, config.seed, folder_of(config, out), None)
         if isinstance(result, Exception):

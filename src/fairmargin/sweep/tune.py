@@ -30,7 +30,7 @@ from fairmargin.run import run
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunRecord
 from fairmargin.runtime.files import write_atomically
-from fairmargin.sweep.base import Engine, carry_out, check_shared, prepare
+from fairmargin.sweep.base import Engine, check_shared, prepare, run_tasks
 from fairmargin.sweep.local import HERE
 
 RANDOM_TRIALS = 5  # before the estimator has something to estimate from
@@ -246,7 +246,7 @@ def tune(
     found: dict[int, Tuned] = {}
     called = lambda index: configs[index].method.name
     expected = (Unsuited,) if go_on else ()
-    for index, result in carry_out(engine, _tune_one, tasks, expected=expected, say=say, called=called):
+    for index, result in run_tasks(engine, _tune_one, tasks, expected=expected, say=say, called=called):
         method = called(index)
         if isinstance(result, Exception):
             say(f"{method} is left out: {result}")

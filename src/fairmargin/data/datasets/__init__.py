@@ -79,7 +79,7 @@ def build(name: str, root: Path | None = None, **options: Any) -> Data:
     nearest_option(DATASETS[name], name, options)
     built = DATASETS[name](where, **options)
     places = [] if name in WITHOUT_FILES else [where, *(value for value in options.values() if isinstance(value, Path))]
-    if any(map(sources.is_standin, places)):
+    if any(map(sources.is_synthetic, places)):
         notes = {**built.info.notes, "stand-in": "generated stand-in data: accuracies mean nothing"}
         built = replace(built, info=replace(built.info, notes=notes))
     return built

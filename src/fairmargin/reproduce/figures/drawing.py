@@ -8,7 +8,7 @@ from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.figures import measured
 from fairmargin.reproduce.figures.illustrations import figure_1, figure_3, figure_4
 from fairmargin.reproduce.figures.picture import Drawn
-from fairmargin.reproduce.ledger import Say, runs_as_planned, that_count
+from fairmargin.reproduce.ledger import Say, finished_or_all, runs_as_planned
 
 ILLUSTRATIONS = {"figure1": figure_1, "figure3": figure_3, "figure4": figure_4}
 
@@ -24,7 +24,7 @@ def draw(figure: str, out: Path, budget: str, say: Say = lambda _: None) -> Draw
 def _sweep(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
     rows, seeds = [], set()
     for cell in cells("figure2"):
-        found = [one for one in that_count(runs_as_planned(cell, out, budget, say)) if one.whole]
+        found = [one for one in finished_or_all(runs_as_planned(cell, out, budget, say)) if one.whole]
         seeds |= {one.seed for one in found}
         rho, epsilon = cell.config(budget, 0).data.options["rho"], cell.settings["method.epsilon"]
         rows.append(measured.Row(cell.method, rho, epsilon, [one.last / 100 for one in found]))

@@ -19,7 +19,7 @@ METHODS = ("ce", "eps-supinfonce+fairkl")
 SHOWN = ("aligned", "conflicting", "cell-mean")
 
 
-def cure(
+def retrain(
     config_of: Callable[[str], Config], data: Data, *, samples: int, seed: int, progress: Progress = silent
 ) -> dict[str, dict[str, float]]:
     """Accuracies of each method on the test split, where the shortcut says nothing.
@@ -58,7 +58,7 @@ def _trained(name: str, config: Config, data: Data, progress: Progress) -> dict[
     return evaluate.quick(method, data.test, data.eval_views, data.info, batch_size=size, device=device)
 
 
-def with_cure(found: Found, accuracy: dict[str, dict[str, float]]) -> Found:
+def with_retraining(found: Found, accuracy: dict[str, dict[str, float]]) -> Found:
     """The same findings and what training made of the shortcut, after the section on finding it."""
     return replace(
         found,
