@@ -31,7 +31,7 @@ from fairmargin.data.views import CIFAR10, HALF, Channels, Views, plain, supcon
 BATCH = 256
 
 
-def to_normalised(image: Image.Image, mean: Tensor, std: Tensor) -> Tensor:
+def to_normalized(image: Image.Image, mean: Tensor, std: Tensor) -> Tensor:
     array = np.asarray(image)
     return (torch.from_numpy(array.transpose(2, 0, 1).copy()).float() / 255 - mean) / std
 
@@ -98,7 +98,7 @@ def per_image(
         samples = []
         for i in index:
             image = Image.fromarray(pixels[i])
-            draws = [to_normalised(transform(image) if transform else image, mean, std) for _ in range(views)]
+            draws = [to_normalized(transform(image) if transform else image, mean, std) for _ in range(views)]
             samples.append((draws[0] if views == 1 else torch.stack(draws), int(labels[i])))
         images = torch.stack([image for image, _ in samples])
         yield Batch(images, torch.tensor([label for _, label in samples]), None, torch.from_numpy(index))
@@ -144,7 +144,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, CPU\n")
     print(f"{'images/s, batch 256':<44}{'ours':>14}{'per image':>14}{'ratio':>10}")
-    compare("Biased-MNIST 28×28, normalise", 28, plain(*HALF), None, 20, rounds, 20)
+    compare("Biased-MNIST 28×28, normalize", 28, plain(*HALF), None, 20, rounds, 20)
     compare("CIFAR 32×32, two SupCon views", 32, supcon(32, *CIFAR10), pil_supcon, 8, rounds, 3)
 
 

@@ -9,7 +9,7 @@
 Contenders, each in a process of its own, a few steps in turn, medians over rounds:
   fairmargin    the engine behind `fairmargin train`: loader, ε-SupInfoNCE + FairKL, online probe, metrics
   by hand       the same networks, losses and batches in a plain loop: what the engine itself costs
-  in memory     a stock loop: nn.Conv2d, dense N×N losses, normalised images waiting in memory
+  in memory     a stock loop: nn.Conv2d, dense N×N losses, normalized images waiting in memory
   per image     the same, with images transformed one by one in two worker processes
   --beside REV  another commit's fairmargin, from a git worktree that is removed afterwards
 Images are random numbers, which are as fast as digits. Run it on an idle machine.
@@ -145,7 +145,7 @@ def stock(case: Case) -> Encoder:
 
 
 class OneByOne(Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """Array to Pillow image to tensor to normalised tensor, as the usual transforms do."""
+    """Array to Pillow image to tensor to normalized tensor, as the usual transforms do."""
 
     def __init__(self, data: Data) -> None:
         self.split = data.train

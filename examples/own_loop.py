@@ -48,7 +48,7 @@ def train(name: str, x: Tensor, y: Tensor, b: Tensor, steps: int = 600) -> nn.Mo
 def probe(
     encoder: nn.Module, train_set: tuple[Tensor, Tensor, Tensor], test_set: tuple[Tensor, Tensor, Tensor]
 ) -> float:
-    """Test accuracy of a linear classifier on the frozen, normalised features."""
+    """Test accuracy of a linear classifier on the frozen, normalized features."""
     with torch.no_grad():
         z, z_test = (F.normalize(encoder(data[0]), dim=1) for data in (train_set, test_set))
     classifier = nn.Linear(16, CLASSES)

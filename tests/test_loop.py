@@ -40,8 +40,8 @@ def loader(data=None, batch_size=10):
     return Loader(data, tiny.views(), Shuffled(len(data)), batch_size)
 
 
-def training(method, optimiser=tiny.ADAM, **options):
-    return Training(method, tiny.players(method, optimiser), options.pop("loader", None) or loader(), seed=0, **options)
+def training(method, optimizer=tiny.ADAM, **options):
+    return Training(method, tiny.players(method, optimizer), options.pop("loader", None) or loader(), seed=0, **options)
 
 
 def test_players_move_in_turn_and_see_moved_weights():
@@ -162,7 +162,7 @@ def test_a_loss_that_is_not_finite_names_step_term_and_cause():
     fit(run, 1, steps=2)
     with torch.no_grad():
         method.encoder.blocks[0][0].weight[0, 0, 0, 0] = float("nan")
-    with pytest.raises(Diverged, match=r"step 2.*ce = nan.*lower optimiser\.lr \(now 0\.01\)"):
+    with pytest.raises(Diverged, match=r"step 2.*ce = nan.*lower optimizer\.lr \(now 0\.01\)"):
         fit(run, 1)
 
 

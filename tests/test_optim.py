@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fairmargin.config import load
-from fairmargin.optim import LARS, OPTIMISERS, player, schedule
+from fairmargin.optim import LARS, OPTIMIZERS, player, schedule
 from fairmargin.runs import build
 
 SETTINGS = {"lr": 0.1, "weight_decay": 0.01, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}
@@ -50,16 +50,16 @@ def test_unknown_names_get_the_nearest():
         player([nn.Parameter(torch.ones(1))], {"name": "adamv", **SETTINGS}, schedule("constant", 1))
 
 
-@pytest.mark.parametrize("name", sorted(OPTIMISERS))
-def test_every_optimiser_minimises_a_bowl(name):
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_every_optimizer_minimises_a_bowl(name):
     w = nn.Parameter(torch.tensor([[3.0, -2.0]]))
     lr = {"lars": 20.0, "sgd": 0.05}.get(name, 0.1)
     one = player([w], {"name": name, **SETTINGS, "lr": lr}, schedule("constant", 1))
     for _ in range(200):
         one.set_rate(0)
-        one.optimiser.zero_grad()
+        one.optimizer.zero_grad()
         w.square().sum().backward()
-        one.optimiser.step()
+        one.optimizer.step()
     assert w.abs().max() < 0.2
 
 
@@ -74,36 +74,36 @@ def test_every_optimiser_minimises_a_bowl(name):
 def test_on_a_cpu_one_pass_takes_the_steps_of_pytorch_s_plain_loop(name, stock):
     numbers = torch.Generator().manual_seed(0)
     ours, theirs = ([nn.Parameter(torch.linspace(-1, 1, 60).view(3, 20).double())] for _ in range(2))
-    optimisers = player(ours, {"name": name, **SETTINGS}, lambda _: 1.0).optimiser, stock(theirs)
-    assert optimisers[0].param_groups[0]["fused"]
+    optimizers = player(ours, {"name": name, **SETTINGS}, lambda _: 1.0).optimizer, stock(theirs)
+    assert optimizers[0].param_groups[0]["fused"]
     for _ in range(30):
         gradient = torch.randn(3, 20, generator=numbers, dtype=torch.double)
-        for parameters, optimiser in zip((ours, theirs), optimisers, strict=True):
+        for parameters, optimizer in zip((ours, theirs), optimizers, strict=True):
             parameters[0].grad = gradient.clone()
-            optimiser.step()
+            optimizer.step()
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-12, atol=1e-12)
     assert float((ours[0].detach() - torch.linspace(-1, 1, 60).view(3, 20)).abs().max()) > 0.1
 
 
 def test_elsewhere_pytorch_decides_how_to_take_steps():
     parameters = [nn.Parameter(torch.zeros(2, device="meta"))]
-    assert player(parameters, {"name": "adam", **SETTINGS}, lambda _: 1.0).optimiser.param_groups[0]["fused"] is None
+    assert player(parameters, {"name": "adam", **SETTINGS}, lambda _: 1.0).optimizer.param_groups[0]["fused"] is None
 
 
 def test_the_rate_is_a_function_of_the_position():
     one = player([nn.Parameter(torch.ones(1))], {"name": "adam", **SETTINGS}, schedule("step", 3, milestones=(1, 2)))
     assert [one.set_rate(e) for e in (0, 1, 2)] == pytest.approx([0.1, 0.01, 0.001])
-    assert one.optimiser.param_groups[0]["lr"] == pytest.approx(0.001)
+    assert one.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
 
 
 def test_lars_takes_steps_in_proportion_to_the_weights_norm():
     w, b = nn.Parameter(torch.tensor([[3.0, 4.0]])), nn.Parameter(torch.tensor([1.0]))
-    optimiser = LARS([w, b], lr=2.0, momentum=0.5, weight_decay=0.1, trust=0.01)
+    optimizer = LARS([w, b], lr=2.0, momentum=0.5, weight_decay=0.1, trust=0.01)
     expected_w, expected_b = w.detach().clone(), b.detach().clone()
     velocity_w, velocity_b = torch.zeros_like(expected_w), torch.zeros_like(expected_b)
     for step in range(3):
         w.grad, b.grad = torch.tensor([[1.0, -2.0 + step]]), torch.tensor([0.5])
-        optimiser.step()
+        optimizer.step()
         g = w.grad + 0.1 * expected_w
         velocity_w = 0.5 * velocity_w + 2.0 * 0.01 * expected_w.norm() / g.norm() * g
         velocity_b = 0.5 * velocity_b + 2.0 * b.grad  # one-dimensional: no decay, no scaling
@@ -132,20 +132,20 @@ def test_the_schedule_of_a_run_of_so_many_steps_spans_these(valid, batch):
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
-def test_steps_go_on_from_the_state_of_an_optimiser_that_left_the_choice_to_pytorch(name):
+def test_steps_go_on_from_the_state_of_an_optimizer_that_left_the_choice_to_pytorch(name):
     """As checkpoints of earlier versions, and of a GPU, hold it."""
     classes = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
     ours, theirs = ([nn.Parameter(torch.ones(5, dtype=torch.double))] for _ in range(2))
     options = {"momentum": 0.9} if name == "sgd" else {}
     before = classes[name](theirs, lr=0.1, weight_decay=0.01, **options)
-    after = player(ours, {"name": name, **SETTINGS}, lambda _: 1.0).optimiser
+    after = player(ours, {"name": name, **SETTINGS}, lambda _: 1.0).optimizer
     theirs[0].grad = torch.linspace(1, 2, 5, dtype=torch.double)
     before.step()
     with torch.no_grad():
         ours[0].copy_(theirs[0])
     after.load_state_dict(copy.deepcopy(before.state_dict()))  # it would share its tensors
-    for parameters, optimiser in ((ours, after), (theirs, before)):
+    for parameters, optimizer in ((ours, after), (theirs, before)):
         parameters[0].grad = torch.linspace(-1, 3, 5, dtype=torch.double)
-        optimiser.step()
+        optimizer.step()
     assert torch.equal(ours[0], theirs[0])
     assert not torch.equal(ours[0], torch.ones(5, dtype=torch.double))

@@ -491,10 +491,10 @@ def test_an_empty_class_is_named(tmp_path):
 
 def test_divergence_has_its_own_exit_code(tmp_path):
     out = tmp_path / "run"
-    result = CliRunner().invoke(app, words("optimiser.name=sgd", "optimiser.lr=1e30", method="ce", out=out))
+    result = CliRunner().invoke(app, words("optimizer.name=sgd", "optimizer.lr=1e30", method="ce", out=out))
     assert result.exit_code == 3, result.output
     assert "Likely cause" in result.output
-    assert "optimiser.lr (now 1e+30)" in result.output
+    assert "optimizer.lr (now 1e+30)" in result.output
 
 
 @pytest.mark.slow
@@ -522,7 +522,7 @@ def test_own_images_without_bias_labels_train(tmp_path):
         rows.append(f"{k}.png,{'warm' if k % 2 else 'cold'},{'train' if k < 40 else 'test'}")
     (tmp_path / "own.csv").write_text("\n".join(rows))
     changes = ["network.name=simple-conv-3", "network.widths=[4, 8]", "train.epochs=8", "train.batch_size=8"]
-    changes += ["optimiser.lr=0.01"]
+    changes += ["optimizer.lr=0.01"]
     out = tmp_path / "run"
     options = [word for change in changes for word in ("--set", change)]
     result = CliRunner().invoke(

@@ -30,7 +30,7 @@ class DataInfo:
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples on one device. Images are float and normalised."""
+    """Samples on one device. Images are float and normalized."""
 
     images: Tensor  # [N, C, H, W], or [N, V, C, H, W] with several views
     labels: Tensor  # [N]

@@ -1,4 +1,4 @@
-"""The training loop: players move in turn, whatever the method. Precision, clipping and synchronisation live here."""
+"""The training loop: players move in turn, whatever the method. Precision, clipping and synchronization live here."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -60,7 +60,7 @@ class Training:
         self.values_checked = False
         self.ended_at: int | None = None  # the step after which the method was told that it was the last
         self.rates: dict[str, float] = {}  # of the players that moved in the last step
-        distributed.synchronise_batch_norm(method)
+        distributed.synchronize_batch_norm(method)
         if channels_last:
             method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compiled:
@@ -81,7 +81,7 @@ class Training:
             "step": self.step,
             "ended_at": self.ended_at,
             "method": self.method.state_dict(),
-            "players": {name: player.optimiser.state_dict() for name, player in self.players.items()},
+            "players": {name: player.optimizer.state_dict() for name, player in self.players.items()},
             "loader": self.loader.state_dict(),
             "scaler": self.scaler.state_dict(),
             **({"second": self.second.state_dict()} if self.second is not None else {}),
@@ -91,7 +91,7 @@ class Training:
         self.step, self.ended_at = state["step"], state["ended_at"]
         self.method.load_state_dict(state["method"])
         for name, player in self.players.items():
-            player.optimiser.load_state_dict(state["players"][name])
+            player.optimizer.load_state_dict(state["players"][name])
         self.loader.load_state_dict(state["loader"])
         self.scaler.load_state_dict(state["scaler"])
         if self.second is not None:
@@ -112,13 +112,13 @@ class Training:
             moved.add(name)
             if not math.isfinite(float(loss.detach())):
                 raise Diverged(self._cause(batch, f"the loss of player {name!r} is {float(loss.detach())}"))
-            player.optimiser.zero_grad(set_to_none=True)
+            player.optimizer.zero_grad(set_to_none=True)
             self.scaler.scale(loss).backward(inputs=player.parameters)
             distributed.average_gradients(player.parameters)
             if self.clip is not None:
-                self.scaler.unscale_(player.optimiser)
+                self.scaler.unscale_(player.optimizer)
                 nn.utils.clip_grad_norm_(player.parameters, self.clip)
-            self.scaler.step(player.optimiser)
+            self.scaler.step(player.optimizer)
             self.scaler.update()  # here and not once a step: a player may move twice in it
             if self.scaler.get_scale() < LEAST_SCALE:
                 raise Diverged(
@@ -137,7 +137,7 @@ class Training:
         return batch
 
     def _updates(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
-        """The method's, each computed under autocast; backward passes and optimiser steps stay outside of it."""
+        """The method's, each computed under autocast; backward passes and optimizer steps stay outside of it."""
         updates = self.method.updates(batch, self.step)
         dtype = PRECISIONS[self.precision]
         while True:
@@ -161,11 +161,11 @@ class Training:
         if bad:
             why = f"input images are not finite (samples {', '.join(map(str, bad[:5]))} of the training set): check the data"
         elif not all(_finite(p) for p in self.method.parameters()):
-            why = f"an earlier step made weights infinite: lower optimiser.lr (now {lr:g}) or set train.clip=1"
+            why = f"an earlier step made weights infinite: lower optimizer.lr (now {lr:g}) or set train.clip=1"
         elif self.precision == "float16":
             why = "a value left the range of float16: use train.precision=bfloat16 or float32"
         else:
-            why = f"the term {broken[0] if broken else 'itself'} overflowed: lower its weight or optimiser.lr (now {lr:g})"
+            why = f"the term {broken[0] if broken else 'itself'} overflowed: lower its weight or optimizer.lr (now {lr:g})"
         return f"step {self.step}, epoch {self.loader.epoch}: {what}. Terms: {terms or 'none yet'}. Likely cause: {why}"
 
 

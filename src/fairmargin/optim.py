@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules by name."""
+"""Optimizers and learning-rate schedules by name."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ class LARS(Optimizer):
 
     g ← ∇ + wd·w;  v ← momentum·v + lr·η·(‖w‖/‖g‖)·g;  w ← w − v
 
-    Biases and normalisation weights (one-dimensional) take plain momentum steps without decay.
+    Biases and normalization weights (one-dimensional) take plain momentum steps without decay.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ def _fused(parameters: Sequence[nn.Parameter]) -> bool | None:
     return all(p.device.type == "cpu" for p in parameters) or None
 
 
-OPTIMISERS: dict[str, Callable[..., Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": lambda p, *, lr, weight_decay, betas, **_: Adam(
         p, lr, tuple(betas), weight_decay=weight_decay, fused=_fused(p)
     ),
@@ -105,23 +105,23 @@ def schedule(
 
 
 class Player:
-    """One player's parameters with its optimiser and schedule. The rate is a function of the position: nothing to save."""
+    """One player's parameters with its optimizer and schedule. The rate is a function of the position: nothing to save."""
 
     def __init__(
-        self, parameters: list[nn.Parameter], optimiser: Optimizer, lr: float, rate: Callable[[float], float]
+        self, parameters: list[nn.Parameter], optimizer: Optimizer, lr: float, rate: Callable[[float], float]
     ) -> None:
-        self.parameters, self.optimiser, self.lr, self.rate = parameters, optimiser, lr, rate
+        self.parameters, self.optimizer, self.lr, self.rate = parameters, optimizer, lr, rate
 
     def set_rate(self, epoch: float) -> float:
         lr = self.lr * self.rate(epoch)
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = lr
         return lr
 
 
-def player(parameters: list[nn.Parameter], optimiser: dict[str, Any], rate: Callable[[float], float]) -> Player:
-    """`optimiser` holds name, lr, weight_decay, momentum, betas and nesterov; each optimiser takes what it has."""
-    settings = dict(optimiser)
+def player(parameters: list[nn.Parameter], optimizer: dict[str, Any], rate: Callable[[float], float]) -> Player:
+    """`optimizer` holds name, lr, weight_decay, momentum, betas and nesterov; each optimizer takes what it has."""
+    settings = dict(optimizer)
     name = settings.pop("name")
-    check_choice(name, "optimiser", OPTIMISERS)
-    return Player(parameters, OPTIMISERS[name](parameters, **settings), settings["lr"], rate)
+    check_choice(name, "optimizer", OPTIMIZERS)
+    return Player(parameters, OPTIMIZERS[name](parameters, **settings), settings["lr"], rate)

@@ -58,14 +58,14 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             as frequent as they are.
         pseudo_bias: clusters into which each class is cut where `fit` gets no bias, to take its place. None does without
             FairKL: what is learnt is then supervised, but not debiased.
-        max_iter: optimisation steps at most; the learning rate falls to 0 along a cosine.
+        max_iter: optimization steps at most; the learning rate falls to 0 along a cosine.
         batch_size: samples of a step.
         learning_rate: of Adam, at the start.
         weight_decay: of Adam.
         tol: the fit ends early when the mean loss of 20 steps has not fallen by this for `n_iter_no_change` times 20 steps.
         n_iter_no_change: see `tol`.
         unit_norm: scale what `transform` gives to length 1, as the losses do.
-        device: where the optimisation runs.
+        device: where the optimization runs.
         random_state: of batches, hidden layers and clusters.
         verbose: log the loss every 20 steps (logger "fairmargin.sklearn", level INFO).
 
@@ -150,7 +150,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 "give fit the bias of some samples, set pseudo_bias, or raise alpha"
             )
         network = self._start(x, random)
-        self._optimise(network, x, labels, cue, int(random.randint(2**31 - 1)))
+        self._optimize(network, x, labels, cue, int(random.randint(2**31 - 1)))
         linear = [layer for layer in network if isinstance(layer, nn.Linear)]
         self.layers_: list[Layer] = [(_numpy(one.weight), _numpy(one.bias)) for one in linear]
         self._n_features_out = len(self.layers_[-1][0])
@@ -220,21 +220,21 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         network = nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1])
         return network.to(torch.device(self.device))
 
-    def _optimise(
+    def _optimize(
         self, network: nn.Sequential, x: Float, labels: NDArray[np.intp], cue: NDArray[np.int64] | None, seed: int
     ) -> None:
         device = torch.device(self.device)
         z, y = torch.from_numpy(x).float().to(device), torch.from_numpy(labels).long()
         b = None if cue is None else torch.from_numpy(cue).long()
-        optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.max_iter)
+        optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.max_iter)
         self.loss_curve_: list[float] = []
         for batch in islice(self._batches(y, b, seed), self.max_iter):
             part = batch.to(device)
             loss = self._loss(network(z[part]), y[batch].to(device), None if b is None else b[batch].to(device))
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             rate.step()
             self.loss_curve_.append(float(loss.detach()))
             if self._settled():

@@ -71,17 +71,17 @@ def invoke(*words):
 # Scores that are 0 or 1 are bias labels
 
 
-@pytest.mark.parametrize("normalise", ["weights", "count"])
+@pytest.mark.parametrize("normalize", ["weights", "count"])
 @pytest.mark.parametrize("negatives", [False, True])
 @pytest.mark.parametrize("scope", ["batch", "anchor"])
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 @pytest.mark.parametrize("views", [1, 2])
-def test_scores_of_0_and_1_give_the_discrete_fairkl(divergence, scope, negatives, normalise, views):
+def test_scores_of_0_and_1_give_the_discrete_fairkl(divergence, scope, negatives, normalize, views):
     g = torch.Generator().manual_seed(3)
     y, b = torch.arange(24) % 3, torch.randint(3, (24,), generator=g)
     shape = (24, 5) if views == 1 else (24, views, 5)
     z = torch.randn(shape, dtype=torch.float64, generator=g).requires_grad_()
-    same = {"divergence": divergence, "scope": scope, "negatives": negatives, "normalise": normalise}
+    same = {"divergence": divergence, "scope": scope, "negatives": negatives, "normalize": normalize}
     labelled = losses.fairkl(z, y, b, **same)
     scored = losses.fairkl(z, y, bias_features=7 * F.one_hot(b).double(), **same)  # length does not matter
     assert float(labelled.detach()) > 0
@@ -101,11 +101,11 @@ def test_a_step_with_scores_of_0_and_1_is_the_labelled_step(options):
     after = []
     for seen in (batch, replace(batch, bias=None, bias_features=features)):
         method = tiny.method(FAIRKL, **options).double().train()
-        optimisers = tiny.players(method, tiny.SGD)
+        optimizers = tiny.players(method, tiny.SGD)
         for player, loss in method.updates(seen, 0):
-            optimisers[player].optimiser.zero_grad()
+            optimizers[player].optimizer.zero_grad()
             loss.backward(inputs=method.players()[player])
-            optimisers[player].optimiser.step()
+            optimizers[player].optimizer.step()
         after.append(method.state_dict())
     start = tiny.method(FAIRKL, **options).double().state_dict()
     assert any(not torch.allclose(after[0][key], start[key], atol=1e-4) for key in start)
@@ -115,7 +115,7 @@ def test_a_step_with_scores_of_0_and_1_is_the_labelled_step(options):
 
 def test_a_training_with_scores_of_0_and_1_is_the_labelled_training(tmp_path):
     """From the file to the weights, in float32. Adam would blow up the rounding of gradients that are 0."""
-    plain = ["optimiser.name=sgd", "players.probe.name=sgd"]
+    plain = ["optimizer.name=sgd", "players.probe.name=sgd"]
     data = build.data(config())
     write_scores(tmp_path, data, one_hot)
     after = []
@@ -206,7 +206,7 @@ def test_the_usual_capture_goes_by_the_size_of_the_images():
     chosen = capture.configuration(dataset="planted", overrides=SMALL)
     assert chosen.network.name == "simple-conv-1"
     assert chosen.network.options == {"stride": 2, "widths": (8, 16)}  # of the network it stands in for
-    assert capture.configuration(dataset="planted", capture="bagnet18").optimiser.weight_decay == 0
+    assert capture.configuration(dataset="planted", capture="bagnet18").optimizer.weight_decay == 0
     assert capture.configuration(dataset="planted", capture="early-stopped").train.epochs == 1
     longer = capture.configuration(dataset="planted", capture="early-stopped", overrides=["train.epochs=3"])
     assert longer.train.epochs == 3  # what is asked for wins
@@ -675,7 +675,7 @@ def test_mistakes_are_said_in_one_message(tmp_path, monkeypatch, words, expected
 def test_two_processes_share_the_scores_by_index(tmp_path):
     """Made and used under torchrun, they give the features and the weights of one process."""
     # Adam would blow up the rounding of gradients that are 0, as of a bias in front of a batch norm.
-    small = [word for change in (*SMALL, "optimiser.name=sgd") for word in ("--set", change)]
+    small = [word for change in (*SMALL, "optimizer.name=sgd") for word in ("--set", change)]
     write_scores(tmp_path, build.data(config()), colours)
     used = ["--set", f"data.scores={tmp_path / FILE}"]
     for processes in "12":

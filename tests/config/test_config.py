@@ -64,17 +64,17 @@ class TestProblems:
             ("train.compile=1", "train.compile must be true or false; got 1"),
             ("train.clip=0", "train.clip must be above 0; got 0"),
             ("train.device=gpu", 'train.device must be "auto", "cpu", "cuda", "cuda:1", "mps", …; got "gpu"'),
-            ("optimiser.lr=inf", "optimiser.lr must be a finite number; got inf"),
-            ("optimiser.lr=nan", "optimiser.lr must be a finite number; got nan"),
-            ("optimiser.momentum=1", "optimiser.momentum must be below 1; got 1"),
-            ("optimiser.betas=[0.9]", "optimiser.betas[1] is missing"),
-            ("optimiser.betas=[0.9, 0.99, 0.9]", "optimiser.betas must have 2 values; got [0.9, 0.99, 0.9]"),
+            ("optimizer.lr=inf", "optimizer.lr must be a finite number; got inf"),
+            ("optimizer.lr=nan", "optimizer.lr must be a finite number; got nan"),
+            ("optimizer.momentum=1", "optimizer.momentum must be below 1; got 1"),
+            ("optimizer.betas=[0.9]", "optimizer.betas[1] is missing"),
+            ("optimizer.betas=[0.9, 0.99, 0.9]", "optimizer.betas must have 2 values; got [0.9, 0.99, 0.9]"),
             ("schedule.milestones=[1, -2]", "schedule.milestones[1] must be at least 0; got -2"),
             ("schedule.milestones=3", "schedule.milestones must be a list; got 3"),
             ("schedule.per=batch", 'schedule.per must be one of "epoch", "step"; got "batch"'),
             (
-                "optimiser.name=adm",
-                'optimiser.name must be one of "adam", "adamw", "sgd", "lars"; got "adm"; did you mean "adam"?',
+                "optimizer.name=adm",
+                'optimizer.name must be one of "adam", "adamw", "sgd", "lars"; got "adm"; did you mean "adam"?',
             ),
             ("evaluate.classifiers=[]", "evaluate.classifiers must have 1 values; got []"),
             ("evaluate.classifiers=['own','own']", 'evaluate.classifiers must name each once; got ["own", "own"]'),
@@ -107,8 +107,8 @@ class TestProblems:
             ("data.roh=0.9", "data.roh", "data.rho"),
             ("method.lamda=1", "method.lamda", "method.lambda"),
             ("network.width=[1]", "network.width", "network.widths"),
-            ("optimizer.lr=1", "optimizer", "optimiser"),
-            ("train.lr=1", "train.lr", "optimiser.lr"),
+            ("optimzer.lr=1", "optimzer", "optimizer"),
+            ("train.lr=1", "train.lr", "optimizer.lr"),
             ("players.probe.schedul='step'", "players.probe.schedul", "players.probe.schedule"),
         ],
     )
@@ -135,7 +135,7 @@ class TestProblems:
             [data]
             roh = 0.9
             sampler = "shuffle"
-            [optimiser]
+            [optimizer]
             lr = -1
             """,
         )
@@ -144,7 +144,7 @@ class TestProblems:
         for start in ('unknown key "sed"', "train.epochs must", 'unknown key "train.batch"', 'unknown key "data.roh"'):
             assert sum(line.startswith(start) for line in lines) == 1
         assert any("data.sampler" in line and 'did you mean "shuffled"' in line for line in lines)
-        assert "optimiser.lr must be above 0; got -1" in lines
+        assert "optimizer.lr must be above 0; got -1" in lines
 
     @pytest.mark.parametrize(
         ("override", "says"),
@@ -173,10 +173,10 @@ class TestProblems:
         assert issubclass(ConfigError, ValueError)
 
     def test_settings_that_contradict_each_other(self):
-        assert problems(["optimiser.name=sgd", "optimiser.momentum=0", "optimiser.nesterov=true"]) == [
-            "optimiser.momentum must be above 0 with nesterov = true; got 0.0"
+        assert problems(["optimizer.name=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"]) == [
+            "optimizer.momentum must be above 0 with nesterov = true; got 0.0"
         ]
-        lines = problems(["optimiser.name=sgd", "optimiser.nesterov=true", "players.probe.momentum=0"])
+        lines = problems(["optimizer.name=sgd", "optimizer.nesterov=true", "players.probe.momentum=0"])
         assert lines == ["players.probe.momentum must be above 0 with nesterov = true; got 0.0"]
         (line,) = problems([], dataset="folder")
         assert line.startswith('data.root is needed by the dataset "folder"')
@@ -244,7 +244,7 @@ class TestLayers:
         assert (loaded.seed, loaded.train.epochs, loaded.train.batch_size) == (9, 4, 8)
         assert load(file, seed=6).seed == 6
         assert loaded.data.options == {"rho": 0.7}
-        assert loaded.optimiser.lr == 1e-3
+        assert loaded.optimizer.lr == 1e-3
 
     def test_preset_follows_the_dataset_wherever_it_is_named(self, tmp_path):
         file = written(tmp_path, '[data]\nname = "corrupted-cifar10"\n')
@@ -269,12 +269,12 @@ class TestLayers:
     def test_method_table_of_a_preset(self):
         assert load(dataset="biased-mnist", method="eps-supcon+fairkl").method.options["epsilon"] == 0.0
         trained = load(dataset="cifar10", method="ce")
-        assert (trained.optimiser.lr, trained.train.epochs, trained.data.options) == (
+        assert (trained.optimizer.lr, trained.train.epochs, trained.data.options) == (
             0.8,
             500,
             {"views": "resized-crop-flip"},
         )
-        assert trained.optimiser.name == "sgd"  # from the rest of the preset
+        assert trained.optimizer.name == "sgd"  # from the rest of the preset
 
     def test_method_table_stays_below_the_users_file(self, tmp_path):
         file = written(tmp_path, "[method]\nepsilon = 0.1\n[train]\nepochs = 9\n")
@@ -404,22 +404,22 @@ class TestOptions:
 class TestPlayers:
     def test_a_player_inherits_what_it_does_not_say(self):
         chosen = load(overrides=["players.probe.lr=0.5", "players.probe.schedule=constant", "players.probe.floor=0.25"])
-        optimiser, schedule = chosen.for_player("probe")
-        assert optimiser == chosen.optimiser.model_copy(update={"lr": 0.5})
+        optimizer, schedule = chosen.for_player("probe")
+        assert optimizer == chosen.optimizer.model_copy(update={"lr": 0.5})
         assert schedule == chosen.schedule.model_copy(update={"name": "constant", "floor": 0.25})
-        assert chosen.for_player("main") == (chosen.optimiser, chosen.schedule)
+        assert chosen.for_player("main") == (chosen.optimizer, chosen.schedule)
 
     def test_the_users_word_is_above_the_methods(self):
         wants = {"name": "sgd", "lr": 0.1, "schedule": "cosine"}
         chosen = load(overrides=["players.probe.lr=0.5"])
-        optimiser, schedule = chosen.for_player("probe", wants)
-        assert (optimiser.name, optimiser.lr, schedule.name) == ("sgd", 0.5, "cosine")
-        assert optimiser.weight_decay == chosen.optimiser.weight_decay
+        optimizer, schedule = chosen.for_player("probe", wants)
+        assert (optimizer.name, optimizer.lr, schedule.name) == ("sgd", 0.5, "cosine")
+        assert optimizer.weight_decay == chosen.optimizer.weight_decay
         with pytest.raises(ConfigError, match="unknown key"):
             chosen.for_player("probe", {"rate": 1})
 
-    def test_has_every_field_of_optimiser_and_schedule(self):
-        both = config.schema.OptimiserConfig.model_fields.keys() | config.schema.ScheduleConfig.model_fields.keys()
+    def test_has_every_field_of_optimizer_and_schedule(self):
+        both = config.schema.OptimizerConfig.model_fields.keys() | config.schema.ScheduleConfig.model_fields.keys()
         assert config.schema.PlayerConfig.model_fields.keys() == both | {"schedule"}
 
 
@@ -585,10 +585,10 @@ class TestPresets:
     def test_published_schedules(self):
         mnist, cifar = load(dataset="biased-mnist"), load(dataset="cifar10")
         assert (mnist.train.epochs, mnist.train.batch_size, mnist.schedule.milestones) == (80, 256, (26, 53))
-        assert (mnist.optimiser.name, mnist.optimiser.lr, mnist.optimiser.weight_decay) == ("adam", 1e-3, 1e-5)
-        assert cifar.schedule.warmup_from * cifar.optimiser.lr == pytest.approx(0.01)
+        assert (mnist.optimizer.name, mnist.optimizer.lr, mnist.optimizer.weight_decay) == ("adam", 1e-3, 1e-5)
+        assert cifar.schedule.warmup_from * cifar.optimizer.lr == pytest.approx(0.01)
         ce = load(dataset="cifar100", method="ce")
-        assert ce.schedule.warmup_from * ce.optimiser.lr == pytest.approx(0.01)
+        assert ce.schedule.warmup_from * ce.optimizer.lr == pytest.approx(0.01)
         assert load(dataset="imagenet100").schedule.warmup_epochs == 0
 
 
@@ -646,3 +646,21 @@ class TestMethodTables:
         data = build.data(chosen)
         with pytest.raises(ValueError, match=r"players.nobody: ce has no such player, only main"):
             build.training(chosen, build.method(chosen, data), data, torch.device("cpu"))
+
+
+class TestOldKeys:
+    """Keys that had another spelling before 0.1.0."""
+
+    def test_from_a_file_an_argument_and_a_run_folder(self, tmp_path):
+        old = '[optimiser]\nlr = 0.5\n[method]\nname = "ce+fairkl"\nnormalise = "count"\n'
+        old += '[methods."ce+fairkl".optimiser]\nmomentum = 0.3\n'
+        chosen = load(written(tmp_path, old), dataset="planted", overrides=["optimiser.weight_decay=0.25"])
+        assert (chosen.optimizer.lr, chosen.optimizer.momentum, chosen.optimizer.weight_decay) == (0.5, 0.3, 0.25)
+        assert chosen.method.options["normalize"] == "count"
+        resolved = config.dump(chosen).replace("[optimizer]", "[optimiser]").replace("normalize", "normalise")
+        assert "[optimiser]" in resolved
+        assert load_resolved(written(tmp_path, resolved)) == chosen
+
+    def test_the_present_name_wins(self, tmp_path):
+        both = "[optimiser]\nlr = 0.5\n[optimizer]\nlr = 0.25\n"
+        assert load(written(tmp_path, both), dataset="planted").optimizer.lr == 0.25

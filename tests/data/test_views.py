@@ -43,7 +43,7 @@ def from_pil(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
 
 
-def test_plain_is_the_normalisation_formula():
+def test_plain_is_the_normalization_formula():
     x = pixels()
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in CIFAR10)
     out = views.plain(*CIFAR10)(x)

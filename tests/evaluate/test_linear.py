@@ -156,10 +156,10 @@ def test_it_is_sgd_on_these_batches_written_out(views: Views) -> None:
             gradient = [[0.01 * value for value in row] for row in parameters]
             for h, label in zip(rows, batch.labels.tolist(), strict=True):
                 logits = [sum(w * x for w, x in zip(row, h, strict=True)) for row in parameters]
-                normaliser = sum(map(math.exp, logits))
-                total -= logits[label] - math.log(normaliser)
+                normalizer = sum(map(math.exp, logits))
+                total -= logits[label] - math.log(normalizer)
                 for c in range(CLASSES):
-                    error = math.exp(logits[c]) / normaliser - (c == label)
+                    error = math.exp(logits[c]) / normalizer - (c == label)
                     for d in range(WIDTH + 1):
                         gradient[c][d] += error * h[d] / len(rows)
             for c in range(CLASSES):

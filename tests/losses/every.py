@@ -68,7 +68,7 @@ CASES = {
     "fairkl lognormal": lambda x: losses.fairkl(x.z, x.y, x.b, divergence="lognormal"),
     "fairkl absolute": lambda x: losses.fairkl(x.z, x.y, x.b, divergence="absolute-mean"),
     "fairkl first view": lambda x: losses.fairkl(x.views, x.y[::2], x.b[::2], views="first"),
-    "fairkl count": lambda x: losses.fairkl(x.z, x.y, x.b, normalise="count", divergence="moments"),
+    "fairkl count": lambda x: losses.fairkl(x.z, x.y, x.b, normalize="count", divergence="moments"),
     "fairkl authors": lambda x: losses.fairkl(x.z, x.y, x.b, variant="authors"),
     "fairkl any length": lambda x: losses.fairkl(x.z / 3, x.y, x.b, unit_norm=False),
     "fairkl scores": lambda x: losses.fairkl(x.z, x.y, bias_features=x.g),

@@ -136,7 +136,7 @@ MEASURES = {"lognormal": lambda d: math.log(max(d, 1e-4)), "absolute-mean": lamb
 
 
 def fairkl(
-    z, y, b=None, aligned=None, *, divergence="kl", scope="batch", negatives=False, floor=0.1, normalise="weights"
+    z, y, b=None, aligned=None, *, divergence="kl", scope="batch", negatives=False, floor=0.1, normalize="weights"
 ):
     n = len(z)
     known = [True] * n if b is None else [x >= 0 for x in b]
@@ -144,7 +144,7 @@ def fairkl(
     least = 1 if divergence in ("mean", "absolute-mean") else 2
     of = MEASURES.get(divergence, lambda d: d)
     samples = sum(known)
-    size = None if normalise == "weights" else (samples if scope == "anchor" else samples**2)
+    size = None if normalize == "weights" else (samples if scope == "anchor" else samples**2)
     total = 0.0
     for sign in (0, 2) if negatives else (0,):
         values = []

@@ -1,4 +1,4 @@
-"""EnD, BiasCon, SoftCon, BiasBal, generalised cross-entropy, HSIC, L-Softmax and the large-margin loss."""
+"""EnD, BiasCon, SoftCon, BiasBal, generalized cross-entropy, HSIC, L-Softmax and the large-margin loss."""
 
 import math
 

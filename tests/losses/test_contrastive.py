@@ -134,7 +134,7 @@ class TestIdentities:
         labels = self.y.repeat_interleave(2)
         assert torch.equal(losses.eps_supinfonce(self.z, self.y), losses.eps_supinfonce(flat, labels))
 
-    def test_normalised_input_gives_the_same_value(self):
+    def test_normalized_input_gives_the_same_value(self):
         unit = F.normalize(self.z, dim=2)
         assert torch.allclose(losses.supcon(self.z * 7, self.y), losses.supcon(unit, self.y), rtol=1e-12)
         assert torch.allclose(losses.supcon(unit, self.y), losses.supcon(unit, self.y, unit_norm=False), rtol=1e-12)

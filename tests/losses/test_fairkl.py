@@ -33,11 +33,11 @@ def by_cells(monkeypatch):
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 @pytest.mark.parametrize("scope", ["batch", "anchor"])
 @pytest.mark.parametrize("negatives", [False, True])
-@pytest.mark.parametrize("normalise", ["weights", "count"])
-def test_equals_loops(divergence, scope, negatives, normalise):
+@pytest.mark.parametrize("normalize", ["weights", "count"])
+def test_equals_loops(divergence, scope, negatives, normalize):
     z, y, b = ref.random_batch(11, n=14, d=3)
     b[2] = -1
-    settings = {"divergence": divergence, "scope": scope, "negatives": negatives, "normalise": normalise}
+    settings = {"divergence": divergence, "scope": scope, "negatives": negatives, "normalize": normalize}
     expected = ref.fairkl(ref.unit(z[:, 0]), y.tolist(), b.tolist(), **settings)
     assert expected > 0
     for chunk in (None, 5, 14):
@@ -95,7 +95,7 @@ def test_small_batches_of_nearly_equal_features(divergence, collapsed):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"variant": "authors"}, {"normalise": "count"}, {"normalise": "count", "scope": "anchor"}]
+    "settings", [{"variant": "authors"}, {"normalize": "count"}, {"normalize": "count", "scope": "anchor"}]
 )
 def test_compiled_with_unknown_bias(settings):
     z, y, b = ref.random_batch(16, n=24, d=5)
@@ -150,13 +150,13 @@ class TestAuthors:
 class TestBiasFeatures:
     @pytest.mark.parametrize("divergence", DIVERGENCES)
     @pytest.mark.parametrize("scope", ["batch", "anchor"])
-    @pytest.mark.parametrize("normalise", ["weights", "count"])
-    def test_equals_loops(self, divergence, scope, normalise):
+    @pytest.mark.parametrize("normalize", ["weights", "count"])
+    def test_equals_loops(self, divergence, scope, normalize):
         z, y, _ = ref.random_batch(17, n=10, d=3)
         g = torch.randn(10, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         unit = ref.unit(g)
         aligned = [[max(0.0, ref.dot(a, c)) for c in unit] for a in unit]
-        settings = {"divergence": divergence, "scope": scope, "normalise": normalise}
+        settings = {"divergence": divergence, "scope": scope, "normalize": normalize}
         expected = ref.fairkl(ref.unit(z[:, 0]), y.tolist(), aligned=aligned, **settings)
         for chunk in (None, 3):
             value = losses.fairkl(z, y, bias_features=g, chunk=chunk, **settings)
@@ -164,10 +164,10 @@ class TestBiasFeatures:
 
     @pytest.mark.parametrize("divergence", DIVERGENCES)
     @pytest.mark.parametrize("scope", ["batch", "anchor"])
-    @pytest.mark.parametrize("normalise", ["weights", "count"])
-    def test_zero_one_scores_are_discrete_labels(self, divergence, scope, normalise):
+    @pytest.mark.parametrize("normalize", ["weights", "count"])
+    def test_zero_one_scores_are_discrete_labels(self, divergence, scope, normalize):
         z, y, b = ref.random_batch(18, n=20, biases=4)
-        settings = {"divergence": divergence, "scope": scope, "normalise": normalise, "negatives": True}
+        settings = {"divergence": divergence, "scope": scope, "normalize": normalize, "negatives": True}
         g = F.one_hot(b, 4).double()
         scores = losses.fairkl(z, y, bias_features=g, **settings)
         assert torch.equal(
@@ -193,17 +193,17 @@ class TestMeanOfAbsoluteSimilarities:
         return [losses.fairkl(z, y, b, divergence=name, **settings) for name in ("mean", "absolute-mean")]
 
     @pytest.mark.parametrize("scope", ["batch", "anchor"])
-    @pytest.mark.parametrize("normalise", ["weights", "count"])
-    def test_the_sides_agree_where_no_cosine_is_negative(self, scope, normalise):
+    @pytest.mark.parametrize("normalize", ["weights", "count"])
+    def test_the_sides_agree_where_no_cosine_is_negative(self, scope, normalize):
         """d = 2 − 2s and |s| = s: (Δμ)² of d is four times that of |s|, with the same gradient."""
         z, y, b = ref.random_batch(40, n=18)
         x = z.abs().requires_grad_()
-        left, right = self.both(x, y, b, negatives=True, scope=scope, normalise="weights")
+        left, right = self.both(x, y, b, negatives=True, scope=scope, normalize="weights")
         assert left.item() > 0.01
         assert left.item() == pytest.approx(4 * right.item(), rel=1e-10)
         gradients = [torch.autograd.grad(value, x)[0] for value in (left, right)]
         assert torch.allclose(gradients[0], 4 * gradients[1], rtol=1e-8, atol=1e-12)
-        signed = [value.item() for value in self.both(z, y, b, negatives=True, scope=scope, normalise=normalise)]
+        signed = [value.item() for value in self.both(z, y, b, negatives=True, scope=scope, normalize=normalize)]
         assert signed[0] != pytest.approx(4 * signed[1], rel=0.01)
 
     def test_the_left_side_can_hold_without_the_right(self):
@@ -247,9 +247,9 @@ class TestViews:
         assert torch.equal(gradient[:, 0], torch.autograd.grad(expected, first)[0])
         assert gradient[:, 1:].abs().max() == 0
 
-    @pytest.mark.parametrize("normalise", ["weights", "count"])
-    def test_with_bias_features(self, normalise):
-        settings = {"bias_features": self.g, "normalise": normalise}
+    @pytest.mark.parametrize("normalize", ["weights", "count"])
+    def test_with_bias_features(self, normalize):
+        settings = {"bias_features": self.g, "normalize": normalize}
         value = losses.fairkl(self.z, self.y, views="first", **settings)
         assert torch.equal(value, losses.fairkl(self.z[:, 0], self.y, **settings))
         assert value.item() != pytest.approx(losses.fairkl(self.z, self.y, **settings).item(), rel=1e-3)

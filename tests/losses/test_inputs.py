@@ -95,7 +95,7 @@ def test_epsilon(loss, epsilon):
         ),
         (partial(losses.fairkl, Z, Y, B, scope="anchors"), "unknown scope 'anchors': did you mean 'anchor'?"),
         (partial(losses.fairkl, Z, Y, B, variant="author"), "unknown variant 'author': did you mean 'authors'?"),
-        (partial(losses.fairkl, Z, Y, B, normalise="weight"), "unknown normalise 'weight': did you mean 'weights'?"),
+        (partial(losses.fairkl, Z, Y, B, normalize="weight"), "unknown normalize 'weight': did you mean 'weights'?"),
         (partial(losses.fairkl, Z, Y, B, views="frist"), "unknown views 'frist': did you mean 'first'?"),
         (partial(losses.fairkl, Z, Y, B, variance_floor=-1), "variance_floor must be ≥ 0; got -1"),
         (

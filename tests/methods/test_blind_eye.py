@@ -55,14 +55,14 @@ def test_the_bias_loss_sends_nothing_into_the_encoder_and_main_sees_the_moved_cl
 
 def test_several_bias_steps_each_see_the_last():
     method, batch = tiny.method("blind-eye", bias_steps=3).train(), tiny.batch()
-    optimiser = tiny.players(method)["bias"].optimiser
+    optimizer = tiny.players(method)["bias"].optimizer
     found = []
     for player, loss in method.updates(batch, 0):
         found.append((player, loss.item()))
         if player == "bias":
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward(inputs=method.players()["bias"])
-            optimiser.step()
+            optimizer.step()
     assert [player for player, _ in found] == ["bias"] * 3 + ["main"]
     assert found[0][1] > found[1][1] > found[2][1]
     assert method.terms["bias"].item() == pytest.approx(found[2][1])

@@ -30,9 +30,9 @@ def test_only_the_named_player_moves_and_it_does(name):
     method = tiny.tamed(name).train()
     batch = tiny.batch_for(method)
     owner = {id(p): who for who, parameters in method.players().items() for p in parameters}
-    assert len(owner) == sum(len(p) for p in method.players().values())  # no parameter has two optimisers
+    assert len(owner) == sum(len(p) for p in method.players().values())  # no parameter has two optimizers
     assert {id(p) for p in method.parameters() if p.requires_grad} == set(owner)  # and none is forgotten
-    optimisers = tiny.players(method)
+    optimizers = tiny.players(method)
     moved = set()
     method.start_epoch(0, tiny.sweep)
     method.train()
@@ -40,9 +40,9 @@ def test_only_the_named_player_moves_and_it_does(name):
         assert loss.ndim == 0
         assert torch.isfinite(loss)
         before = snapshot(method)
-        optimisers[player].optimiser.zero_grad(set_to_none=True)
+        optimizers[player].optimizer.zero_grad(set_to_none=True)
         loss.backward(inputs=method.players()[player])
-        optimisers[player].optimiser.step()
+        optimizers[player].optimizer.step()
         changed = {n for n, p in method.named_parameters() if not torch.equal(p, before[n])}
         assert changed
         assert {owner[id(p)] for n, p in method.named_parameters() if n in changed} == {player}

@@ -30,10 +30,10 @@ def test_weights_move_before_the_loss():
     method, batch = tiny.method("group-dro", MAKE, step_size=0.5), tiny.batch()
     means, start = loop_means(method, batch), method.log_weights.exp()
     loss = only_loss(method, batch)
-    unnormalised = {g: start[g] * (0.5 * mean).exp() for g, mean in means.items()}
+    unnormalized = {g: start[g] * (0.5 * mean).exp() for g, mean in means.items()}
     present = start.nonzero().flatten().tolist()
-    total = sum(unnormalised.get(g, start[g]) for g in present)
-    assert loss.item() == pytest.approx(sum(float(unnormalised[g] * means[g] / total) for g in means), rel=1e-5)
+    total = sum(unnormalized.get(g, start[g]) for g in present)
+    assert loss.item() == pytest.approx(sum(float(unnormalized[g] * means[g] / total) for g in means), rel=1e-5)
 
 
 def test_with_step_size_0_it_is_the_mean_of_the_group_means():

@@ -43,7 +43,7 @@ def test_the_first_stage_is_cross_entropy_and_leaves_main_fresh():
     assert not method.second_stage
     assert same(weights([method.encoder, method.classifier]), start)
     assert not same(weights([method.identifier, method.identifier_classifier]), identifier)
-    assert not run.players["main"].optimiser.state  # its optimiser is as fresh as it is
+    assert not run.players["main"].optimizer.state  # its optimizer is as fresh as it is
 
 
 def test_the_second_stage_starts_with_who_is_wrong_and_moves_main_only():

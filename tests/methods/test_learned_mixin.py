@@ -137,4 +137,4 @@ def test_the_entropy_is_the_difference_between_the_two_and_an_option():
 
 
 def test_g_keeps_its_rate_while_the_schedule_of_the_run_falls():
-    assert tiny.method("learned-mixin").optimisers == {"bias": {"schedule": "constant", "warmup_epochs": 0.0}}
+    assert tiny.method("learned-mixin").optimizers == {"bias": {"schedule": "constant", "warmup_epochs": 0.0}}

@@ -67,7 +67,7 @@ SETTINGS = {
     "dfa": {"players.bias.lr": 3e-3},
     "rebias": BIAS_NETWORK | {"method.lambda": 10.0},
     "hex": {"method.dropout": 0.0},
-    "rubi": BIAS_NETWORK | {"optimiser.lr": 0.03},
+    "rubi": BIAS_NETWORK | {"optimizer.lr": 0.03},
     "learned-mixin": BIAS_NETWORK | {"method.pretrain_epochs": 3},
     "learned-mixin+h": BIAS_NETWORK | {"method.pretrain_epochs": 3, "method.entropy_weight": 0.01},
 }
@@ -164,7 +164,7 @@ def conflicting(name, settings):
 
 def of_the_run(settings):
     """Without what belongs to the method: what cross-entropy must have too."""
-    return {key: value for key, value in settings.items() if key.split(".")[0] in ("train", "optimiser", "schedule")}
+    return {key: value for key, value in settings.items() if key.split(".")[0] in ("train", "optimizer", "schedule")}
 
 
 def test_every_method_has_its_line():

@@ -22,7 +22,7 @@ def visit(weights, index, labels, biased, other):
     return weights(*(torch.tensor(x) for x in (index, labels)), *(torch.tensor(x).double() for x in (biased, other)))
 
 
-def test_generalised_cross_entropy_of_two_zero_logits():
+def test_generalized_cross_entropy_of_two_zero_logits():
     logits, y = torch.zeros(1, 2, requires_grad=True), torch.tensor([0])
     exact = losses.generalized_cross_entropy(logits, y, q=0.7)
     surrogate = losses.generalized_cross_entropy(logits, y, q=0.7, surrogate=True)
@@ -145,14 +145,14 @@ def test_steps_equal_those_of_one_joint_loss(surrogate):
     """As the public code does: one sum, one backward pass, two Adams; weights as constants."""
     method = tiny.method("lff", surrogate=surrogate).double().train()
     other = tiny.method("lff", surrogate=surrogate).double().train()
-    optimisers = tiny.players(method)
+    optimizers = tiny.players(method)
     adams = [torch.optim.Adam(parameters, 1e-2) for parameters in other.players().values()]
     batch, e = tiny.batch(dtype=torch.float64), None
     for step in range(3):
         for player, loss in method.updates(batch, step):
-            optimisers[player].optimiser.zero_grad()
+            optimizers[player].optimizer.zero_grad()
             loss.backward(inputs=method.players()[player])
-            optimisers[player].optimiser.step()
+            optimizers[player].optimizer.step()
         f_b, f_d = other.bias_classifier(other.bias_encoder(batch.images)), other.predict(batch.images)
         ce = torch.stack([F.cross_entropy(f, batch.labels, reduction="none") for f in (f_b, f_d)])
         e = ce.detach() if e is None else 0.7 * e + 0.3 * ce.detach()
@@ -192,12 +192,12 @@ def test_samples_against_the_shortcut_come_to_weigh_more():
     x[range(60), :, y, y] += 2
     batch = replace(tiny.batch(), images=x, labels=y, bias=None, index=torch.arange(60))
     method = tiny.method("lff", tiny.without_batch_norm(), replace(tiny.info(), train_size=60)).train()
-    optimisers = tiny.players(method)
+    optimizers = tiny.players(method)
     for step in range(15):
         for player, loss in method.updates(batch, step):
-            optimisers[player].optimiser.zero_grad()
+            optimizers[player].optimizer.zero_grad()
             loss.backward(inputs=method.players()[player])
-            optimisers[player].optimiser.step()
+            optimizers[player].optimizer.step()
     weights = method.difficulty(batch.index, y, *method.difficulty.smoothed)
     assert weights[bias != y].mean() > weights[bias == y].mean() + 0.1
 

@@ -54,7 +54,7 @@ def test_cross_entropy_is_cross_entropy_and_has_no_probe():
     )
 
 
-def test_generalised_cross_entropy_trusts_what_is_easy():
+def test_generalized_cross_entropy_trusts_what_is_easy():
     """(1 − p^q)/q: at q = 1 the probability missed, near q = 0 cross-entropy."""
     method, batch = tiny.method("gce"), tiny.batch()
     p = method.classifier(method.encoder(batch.images)).softmax(1).gather(1, batch.labels[:, None]).detach()
@@ -150,12 +150,12 @@ def test_logging_bounds_changes_no_weight(name):
     for log_bounds in (False, True):
         method = tiny.method(name, log_bounds=log_bounds).train()
         before = {k: v.clone() for k, v in method.state_dict().items()}
-        optimisers = tiny.players(method)
+        optimizers = tiny.players(method)
         for step in range(4):
             for player, loss in method.updates(batch, step):
-                optimisers[player].optimiser.zero_grad(set_to_none=True)
+                optimizers[player].optimizer.zero_grad(set_to_none=True)
                 loss.backward(inputs=method.players()[player])
-                optimisers[player].optimiser.step()
+                optimizers[player].optimizer.step()
         after.append(method.state_dict())
     assert after[0].keys() == after[1].keys()
     assert all(torch.equal(after[0][k], after[1][k]) for k in after[0])
@@ -205,7 +205,7 @@ def test_a_mistyped_weighting_is_refused():
 
 @pytest.mark.parametrize(("name", "player"), [("eps-supinfonce", "probe"), ("learned-mixin", "bias")])
 def test_a_constant_rate_has_no_warm_up(name, player):
-    wants = tiny.method(name).optimisers[player]
+    wants = tiny.method(name).optimizers[player]
     chosen = config.load(dataset="cifar10", method=name)
     assert chosen.schedule.warmup_epochs > 0
     assert chosen.for_player(player, wants)[1].warmup_epochs == 0

@@ -37,14 +37,14 @@ def test_a_constant_added_to_all_off_diagonal_entries_changes_nothing(monkeypatc
     assert torch.allclose(losses.hsic(x, y), before, atol=1e-12)
 
 
-def moves(method, batch, optimiser=tiny.SGD):
+def moves(method, batch, optimizer=tiny.SGD):
     """{player: loss}, with the players' steps taken."""
-    players, found = tiny.players(method, optimiser), {}
+    players, found = tiny.players(method, optimizer), {}
     for name, loss in method.updates(batch, 0):
         found[name] = loss
-        players[name].optimiser.zero_grad()
+        players[name].optimizer.zero_grad()
         loss.backward(inputs=players[name].parameters)
-        players[name].optimiser.step()
+        players[name].optimizer.step()
     return found
 
 
@@ -84,7 +84,7 @@ def test_signs_g_seeks_dependence_and_f_avoids_it():
         before = dependence()
         loss = next(loss for name, loss in method.updates(batch, 0) if name == player)
         loss.backward(inputs=players[player].parameters)
-        players[player].optimiser.step()
+        players[player].optimizer.step()
         assert sign * (dependence() - before) > 1e-4 * before
 
 

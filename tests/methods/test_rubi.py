@@ -52,9 +52,9 @@ def test_the_mask_is_trained_with_the_main_network(second_layer):
     assert len(trained) == (3 if second_layer else 1)
     before = [p.detach().clone() for p in trained]
     for name, loss in method.updates(tiny.batch(), 0):
-        players[name].optimiser.zero_grad()
+        players[name].optimizer.zero_grad()
         loss.backward(inputs=players[name].parameters)
-        players[name].optimiser.step()
+        players[name].optimizer.step()
     assert all(not torch.equal(p, b) for p, b in zip(trained, before, strict=True))
 
 
@@ -66,7 +66,7 @@ def test_g_moves_first_and_the_mask_sees_the_moved_g():
     assert name == "bias"
     assert loss.item() == pytest.approx(still["bias"].item())
     loss.backward(inputs=players[name].parameters)
-    players[name].optimiser.step()
+    players[name].optimizer.step()
     assert next(updates)[1].item() != pytest.approx(still["main"].item(), rel=1e-6)
 
 

@@ -81,19 +81,19 @@ def test_low_amplitudes_are_the_donors_and_phases_stay(size, band):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_exchange_on_normalised_images_is_that_on_pixels(kind):
-    """Normalised means may be negative, where |F(0)| would lose their sign."""
+def test_the_exchange_on_normalized_images_is_that_on_pixels(kind):
+    """Normalized means may be negative, where |F(0)| would lose their sign."""
     raw = (pixels((16, 16)) * 255).byte()
     x = raw / 255
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in IMAGENET)
-    normalised = plain(*IMAGENET)(raw)
-    assert (normalised.mean((2, 3)) < 0).any() or (normalised.mean((2, 3)).abs() < 1).any()
+    normalized = plain(*IMAGENET)(raw)
+    assert (normalized.mean((2, 3)) < 0).any() or (normalized.mean((2, 3)).abs() < 1).any()
     donor = torch.tensor([1, 2, 3, 0])
     if kind == "amplitude":
         expected = with_amplitude(x, amplitude(x, 0.1)[donor], 0.1)
-        got = with_amplitude(normalised, amplitude(normalised, 0.1)[donor], 0.1)
+        got = with_amplitude(normalized, amplitude(normalized, 0.1)[donor], 0.1)
     else:
-        expected, got = (with_statistics(v, statistics(v)[donor]) for v in (x, normalised))
+        expected, got = (with_statistics(v, statistics(v)[donor]) for v in (x, normalized))
     assert torch.allclose(got * std + mean, expected, atol=1e-5)
 
 

@@ -108,8 +108,8 @@ def number_of_views(some_method):
     return getattr(some_method, "views", 1)
 
 
-def players(some_method, optimiser=ADAM):
-    return {name: player(p, optimiser, schedule("constant", 1)) for name, p in some_method.players().items()}
+def players(some_method, optimizer=ADAM):
+    return {name: player(p, optimizer, schedule("constant", 1)) for name, p in some_method.players().items()}
 
 
 def part(whole, start, stop):

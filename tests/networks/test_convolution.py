@@ -357,16 +357,16 @@ def test_two_hundred_steps_of_training_follow_the_stock_ones():
     colours = torch.randn(4, 3, 1, 1)
     losses = {}
     for name, net in nets.items():
-        optimiser = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
         numbers = torch.Generator().manual_seed(1)
         losses[name] = []
         for _ in range(200):
             y = torch.randint(4, (16,), generator=numbers)
             x = 0.3 * colours[y] + torch.randn(16, 3, 28, 28, generator=numbers)
             loss = F.cross_entropy(net(x), y)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses[name].append(loss.item())
     a, b = (torch.tensor(curve) for curve in losses.values())
     assert float((a[:20] - b[:20]).abs().max()) < 1e-3

@@ -28,7 +28,7 @@ def test_parameter_count_and_output(kind, dim, parameters):
     torch.testing.assert_close(z.norm(dim=1), torch.ones(3))
 
 
-def test_identity_normalises_and_leaves_zero_alone():
+def test_identity_normalizes_and_leaves_zero_alone():
     h = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     assert projection_head("identity", 2)(h).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0]]
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fairmargin.networks import build_encoder
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalise
+from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalize
 from fairmargin.networks.resnet import MaxPool
 from fairmargin.networks.small_maps import (
     is_samples_last,
@@ -236,7 +236,7 @@ def test_a_shortcut_in_another_memory_order_and_without_gradient():
     norm, act = BatchNorm2d(4).double(), nn.ReLU()
     expected = act(copy.deepcopy(norm)(x) + shortcut)
     pixels = samples_last(x).requires_grad_()
-    y = normalise(pixels, norm, act, shortcut)
+    y = normalize(pixels, norm, act, shortcut)
     torch.testing.assert_close(y, expected)
     y.square().sum().backward()
     assert pixels.grad is not None

@@ -238,7 +238,7 @@ def similarity(features: np.ndarray, labels: np.ndarray, bias: np.ndarray) -> di
 def _text_files(folder: Path, method: str, seed: int, settings: str, counts: np.ndarray, n: int) -> None:
     (folder / "config.toml").write_text(
         f'seed = {seed}\n\n[data]\nname = "biased-mnist-mini"\nrho = {RHO}\n\n[network]\nname = "simple-conv-7"\n\n'
-        f'[method]\nname = "{method}"\n{settings}\n[optimiser]\nname = "adam"\nlr = 0.001\n\n[train]\nepochs = {EPOCHS}\n'
+        f'[method]\nname = "{method}"\n{settings}\n[optimizer]\nname = "adam"\nlr = 0.001\n\n[train]\nepochs = {EPOCHS}\n'
         "batch_size = 256\n",
         encoding="utf-8",
     )

@@ -1,16 +1,16 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from fairmargin import config as configuration
+from fairmargin.cli.app import app
 from fairmargin.data.views import Flip, ResizedCrop, without_colour
 from fairmargin.reproduce import budgets, files, synthetic
 from fairmargin.reproduce.cells import EPSILONS, READINGS, RHOS, cells
 from fairmargin.reproduce.command import chosen
 from fairmargin.reproduce.published import published, weights
 from fairmargin.runs import build
-
-CONFIGS = Path(__file__).parents[2] / "configs" / "reproduce"
 
 
 def test_every_published_number_is_there() -> None:
@@ -85,7 +85,7 @@ def test_the_protocol_of_table_3_is_the_published_one() -> None:
     assert config.data.options == {"rho": 0.999, "valid_fraction": 0.0}
     assert (config.network.name, config.network.options) == ("simple-conv-7", {})
     assert (config.train.epochs, config.train.batch_size, config.schedule.milestones) == (80, 256, (26, 53))
-    assert (config.optimiser.name, config.optimiser.lr, config.optimiser.weight_decay) == ("adam", 1e-3, 1e-5)
+    assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == ("adam", 1e-3, 1e-5)
 
 
 def test_a_laptop_has_the_milestones_at_the_thirds() -> None:
@@ -164,17 +164,37 @@ def test_sweeps_are_small_on_a_laptop_with_five_times_the_conflicting_digits(fig
         assert cell.config("paper", 0).data.name == "biased-mnist"
 
 
-def test_the_files_are_the_cells() -> None:
-    """Written by python -m fairmargin.reproduce.files configs/reproduce"""
-    stored = {path.relative_to(CONFIGS): path.read_text("utf-8") for path in CONFIGS.rglob("*.toml")}
-    assert stored == files.contents()
-
-
-def test_a_file_is_the_configuration_of_its_cell() -> None:
-    for cell in cells("all"):
-        file = CONFIGS / files.path_of(cell)
+def test_a_file_is_the_configuration_of_its_cell(tmp_path: Path) -> None:
+    written = files.write(cells("all"), tmp_path)
+    assert len(set(written)) == len(cells("all"))
+    for cell, file in zip(cells("all"), written, strict=True):
         assert configuration.load(file, seed=0) == cell.config("paper", 0)
         assert file.read_text("utf-8").startswith(f"# fairmargin reproduce {cell.table} --cell")
+
+
+def test_the_command_writes_the_chosen_cells_and_runs_nothing(tmp_path: Path) -> None:
+    words = [
+        "reproduce",
+        "3",
+        "--cell",
+        "ce:rho=0.99",
+        "--write-configs",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    (file,) = tmp_path.rglob("*.toml")
+    assert f"fairmargin train {file}" in result.output.replace("\n", "")
+    assert configuration.load(file, seed=0) == cells("3", pattern="ce:rho=0.99")[0].config("paper", 0)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_nothing_to_write_is_said(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["reproduce", "figure1", "--write-configs", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "has no cell to write" in result.output
 
 
 def test_only_readings_of_fairkl_are_known() -> None:

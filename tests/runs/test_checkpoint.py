@@ -71,22 +71,22 @@ class TestRoundTrip:
             network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
             return network, torch.optim.Adam(network.parameters(), lr=0.1)
 
-        def steps(network, optimiser, number):
+        def steps(network, optimizer, number):
             for _ in range(number):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 network(x).square().mean().backward()
-                optimiser.step()
+                optimizer.step()
 
         x = torch.randn(16, 4)
-        network, optimiser = fresh()
-        steps(network, optimiser, 3)
-        path = save(tmp_path, 3, {"network": network.state_dict(), "optimiser": optimiser.state_dict()})
-        steps(network, optimiser, 3)
-        other, other_optimiser = fresh()
+        network, optimizer = fresh()
+        steps(network, optimizer, 3)
+        path = save(tmp_path, 3, {"network": network.state_dict(), "optimizer": optimizer.state_dict()})
+        steps(network, optimizer, 3)
+        other, other_optimizer = fresh()
         saved = load(path)
         other.load_state_dict(saved["network"])
-        other_optimiser.load_state_dict(saved["optimiser"])
-        steps(other, other_optimiser, 3)
+        other_optimizer.load_state_dict(saved["optimizer"])
+        steps(other, other_optimizer, 3)
         assert_same(dict(other.state_dict()), dict(network.state_dict()))
 
     def test_what_could_not_be_read_again_is_refused_before_it_is_written(self, tmp_path):

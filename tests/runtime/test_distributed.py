@@ -50,7 +50,7 @@ REDUCED = {  # FairKL that sends moments (or, where it must, features) instead o
         for divergence in ("kl", "jeffreys", "moments", "mean", "lognormal", "absolute-mean")
         for scope in ("batch", "anchor")
     },
-    "reduced-count": {"normalise": "count"},
+    "reduced-count": {"normalize": "count"},
     "reduced-authors": {"variant": "authors"},
     "reduced-first-view": {"views": "first", "negatives": True},
 }

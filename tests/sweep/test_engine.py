@@ -153,7 +153,7 @@ class Ladder:
         self.first, self.done = first, []
 
     def next(self):
-        return Trial(len(self.done), self.first | {"optimiser.lr": 1e-3 * (1 + len(self.done))})
+        return Trial(len(self.done), self.first | {"optimizer.lr": 1e-3 * (1 + len(self.done))})
 
     def tell(self, trial, value):
         self.done.append(Trial(trial.number, trial.settings, value))

@@ -46,7 +46,7 @@ class Ladder:
         for number, (settings, value) in enumerate(self.state):
             if value is None:
                 return Trial(number, settings)
-        self.state.append([self.first | {"optimiser.lr": 1e-4 * (1 + len(self.state))}, None])
+        self.state.append([self.first | {"optimizer.lr": 1e-4 * (1 + len(self.state))}, None])
         self.file.write_text(json.dumps(self.state))
         return Trial(len(self.state) - 1, self.state[-1][0])
 
@@ -82,7 +82,7 @@ class Runs:
         if len(self.asked) == self.stop_at:
             raise KeyboardInterrupt
         self.asked.append((config, folder))
-        value = self.valid[round(config.optimiser.lr, 6)] + 0.01 * config.seed
+        value = self.valid[round(config.optimizer.lr, 6)] + 0.01 * config.seed
         if value < 0:
             raise Diverged("step 3: the loss is nan")
         last = Unseen(valid={"plain": 0.1, "cell-mean": value}, test={"plain": 1 - value, "cell-mean": 1 - value})
@@ -192,7 +192,7 @@ class TestResult:
         assert found.file == tmp_path / "ce" / "best.toml"
         loaded = configuration.load(found.file)
         assert loaded == runs.asked[1][0]
-        assert loaded.optimiser.lr == pytest.approx(2e-4)
+        assert loaded.optimizer.lr == pytest.approx(2e-4)
         assert (
             "# ce: the best of 4 trials, number 1, by validation accuracy (cell-mean): 90.0 %" in found.file.read_text()
         )
@@ -211,8 +211,8 @@ class TestResult:
         file.write_text(tuning.settings(found, base), "utf-8")
         loaded = configuration.load(file, dataset="planted", method="ce")
         assert (loaded.train.epochs, loaded.train.batch_size) == (7, 9)
-        assert loaded.optimiser.lr == found[0].best.settings["optimiser.lr"]
-        assert found[1].best.settings.keys() >= {"optimiser.lr", "method.alpha", "method.lambda", "method.temperature"}
+        assert loaded.optimizer.lr == found[0].best.settings["optimizer.lr"]
+        assert found[1].best.settings.keys() >= {"optimizer.lr", "method.alpha", "method.lambda", "method.temperature"}
 
     def test_with_go_on_an_unsuited_method_is_left_out_with_its_reason(self, monkeypatch, tmp_path):
         def runs(config, folder, *, command):
@@ -229,19 +229,19 @@ class TestResult:
 
     def test_tables(self, monkeypatch, tmp_path):
         found = search(monkeypatch, tmp_path, Runs())
-        assert tuning.markdown(found).splitlines()[2] == "| ce | 4 | cell-mean | 50.0 | 90.0 | optimiser.lr = 0.0002 |"
+        assert tuning.markdown(found).splitlines()[2] == "| ce | 4 | cell-mean | 50.0 | 90.0 | optimizer.lr = 0.0002 |"
         assert tuning.table(found).row_count == 1
 
     def test_the_first_trial_is_the_configuration_as_it_stands_or_the_nearest_in_the_space(self):
         space = {
-            "optimiser.lr": Between(1e-4, 1e-2),
+            "optimizer.lr": Between(1e-4, 1e-2),
             "method.epsilon": Between(0, 1, log=False),
             "method.form": OneOf(("a", "b")),
         }
-        chosen = config("eps-supinfonce", "optimiser.lr=0.5")
-        assert tuning._standing(chosen, space) == {"optimiser.lr": 1e-2, "method.epsilon": 0.25, "method.form": "a"}
+        chosen = config("eps-supinfonce", "optimizer.lr=0.5")
+        assert tuning._standing(chosen, space) == {"optimizer.lr": 1e-2, "method.epsilon": 0.25, "method.form": "a"}
         chosen = config("eps-supinfonce", "method.epsilon=0.75", "method.form=b")
-        assert tuning._standing(chosen, space) == {"optimiser.lr": 1e-2, "method.epsilon": 0.75, "method.form": "b"}
+        assert tuning._standing(chosen, space) == {"optimizer.lr": 1e-2, "method.epsilon": 0.75, "method.form": "b"}
 
 
 class TestSpaces:
@@ -251,7 +251,7 @@ class TestSpaces:
     @pytest.mark.parametrize("method", sorted(METHODS))
     def test_every_corner_is_a_configuration_and_every_method_has_the_learning_rate(self, method):
         space = space_of(method)
-        assert space["optimiser.lr"] == Between(1e-4, 1e-2)
+        assert space["optimizer.lr"] == Between(1e-4, 1e-2)
         base = configuration.load(dataset="planted", method=method)
         standing = tuning._standing(base, space)
         for key, at in space.items():
@@ -264,9 +264,9 @@ class TestSpaces:
 
     def test_fairkl_adds_its_weights(self):
         assert space_of("eps-supcon+fairkl").keys() == {
-            "optimiser.lr", "method.temperature", "method.epsilon", "method.alpha", "method.lambda",
+            "optimizer.lr", "method.temperature", "method.epsilon", "method.alpha", "method.lambda",
         }  # fmt: skip
-        assert space_of("ce").keys() == {"optimiser.lr"}
+        assert space_of("ce").keys() == {"optimizer.lr"}
 
 
 def test_without_optuna_one_sentence_says_what_to_install(monkeypatch, tmp_path):
@@ -294,11 +294,11 @@ def test_unknown_method_and_wrong_seeds_are_said_before_anything_runs(tmp_path):
 
 @needs_optuna
 class TestOptuna:
-    SPACE = {"optimiser.lr": Between(1e-4, 1e-2), "method.form": OneOf(("a", "b", "c"))}  # noqa: RUF012
-    FIRST = {"optimiser.lr": 1e-3, "method.form": "c"}  # noqa: RUF012
+    SPACE = {"optimizer.lr": Between(1e-4, 1e-2), "method.form": OneOf(("a", "b", "c"))}  # noqa: RUF012
+    FIRST = {"optimizer.lr": 1e-3, "method.form": "c"}  # noqa: RUF012
 
     def value(self, trial):
-        return 1 - abs(trial.settings["optimiser.lr"] - 4e-3) - 0.1 * (trial.settings["method.form"] != "b")
+        return 1 - abs(trial.settings["optimizer.lr"] - 4e-3) - 0.1 * (trial.settings["method.form"] != "b")
 
     def open(self, file, seed=0):
         return OptunaSearch(file, self.SPACE, self.FIRST, seed)
@@ -322,7 +322,7 @@ class TestOptuna:
     def test_starts_from_the_configuration_and_then_explores_the_space(self, tmp_path):
         found = self.advance(self.open(tmp_path / "a"), 8)
         assert found[0].settings == self.FIRST
-        rates = [trial.settings["optimiser.lr"] for trial in found]
+        rates = [trial.settings["optimizer.lr"] for trial in found]
         assert all(1e-4 <= rate <= 1e-2 for rate in rates)
         assert len(set(rates)) == 8
         assert all(rate == float(f"{rate:.3g}") for rate in rates)
@@ -356,6 +356,6 @@ def test_trials_are_ordinary_runs(tmp_path):
     for trial in found.trials:
         record = RunRecord.read(tmp_path / "ce" / f"trial-00{trial.number}" / "seed-3")
         assert record.finished
-        assert record.config["optimiser"]["lr"] == trial.settings["optimiser.lr"]
+        assert record.config["optimizer"]["lr"] == trial.settings["optimizer.lr"]
         assert record.config["seed"] == 3
         assert trial.value == record.result["records"]["last"]["valid"]["cell-mean"]

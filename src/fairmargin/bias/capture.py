@@ -51,10 +51,10 @@ CAPTURES = {
     "simple-conv-1": Capture("one pixel at a time: colours, no shapes", network="simple-conv-1"),
     # Weight decay 0 as in the paper's setup for 9-Class ImageNet.
     "bagnet18": Capture(
-        "patches of 5×5 pixels: textures, no shapes", network="bagnet18", changes=("optimiser.weight_decay=0.0",)
+        "patches of 5×5 pixels: textures, no shapes", network="bagnet18", changes=("optimizer.weight_decay=0.0",)
     ),
     "early-stopped": Capture("what the run's own network learns in one epoch", changes=("train.epochs=1",)),
-    "gce": Capture("what the run's own network finds easy (generalised cross-entropy)", method="gce"),
+    "gce": Capture("what the run's own network finds easy (generalized cross-entropy)", method="gce"),
 }
 # The capturing model may not see the bias labels either; its probes and neighbours interest nobody.
 ALWAYS = ("data.bias=none", 'evaluate.classifiers=["own"]')

@@ -127,7 +127,7 @@ def _check_finite(x: Tensor, what: str) -> None:
     if len(bad):
         raise ValueError(
             f"{what} are not finite in {len(bad)} of {len(x)} rows (first: sample {int(bad[0])}); the capturing model has "
-            "diverged: train it again with a lower optimiser.lr"
+            "diverged: train it again with a lower optimizer.lr"
         )
 
 

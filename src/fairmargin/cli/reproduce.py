@@ -35,6 +35,9 @@ def reproduce(
     readme: Annotated[
         Path | None, typer.Option(help="A README whose results table is renewed from the ledger.")
     ] = None,
+    write_configs: Annotated[
+        Path | None, typer.Option(help="Write each cell as a configuration file below this folder; run nothing.")
+    ] = None,
     changes: Changes = None,
     engine: EngineName = "local",
     jobs: Jobs = None,
@@ -50,6 +53,9 @@ def reproduce(
     from fairmargin.sweep.engines import engine as chosen
 
     with exit_on_user_error():
+        if write_configs is not None:
+            command.write_configs(what, pattern=cell, reading=reading, folder=write_configs, say=typer.echo)
+            return
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         failed = []
         if what != "ledger":

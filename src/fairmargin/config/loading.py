@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fairmargin.config import toml
 from fairmargin.config.errors import PAGE, ConfigError, Problem
 from fairmargin.config.options import written
 from fairmargin.config.schema import (
@@ -21,9 +22,11 @@ from fairmargin.config.schema import (
     NetworkConfig,
     Section,
     given_fields,
-    toml,
 )
 from fairmargin.data import DATASETS, is_own
+
+# Keys that had another spelling before 0.1.0, still read from files, run folders and --set.
+OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
 
 
 def load(
@@ -210,7 +213,19 @@ def _parsed(overrides: Sequence[str]) -> Layer:
         for name in reversed(names):
             nested = {name: nested}
         layer = _merge(layer, nested)
-    return layer
+    return _renamed(layer)
+
+
+def _renamed(layer: Layer) -> Layer:
+    """The same tables with `OLD_KEYS` under their present names, at any depth; present names win."""
+    renamed: Layer = {}
+    for key, value in layer.items():
+        value = _renamed(value) if isinstance(value, dict) else value
+        new = OLD_KEYS.get(key, key)
+        if new != key and new in layer:
+            continue
+        renamed[new] = value
+    return renamed
 
 
 def _toml_or_text(text: str) -> Any:
@@ -222,7 +237,7 @@ def _toml_or_text(text: str) -> Any:
 
 
 def _read(file: Path) -> Layer:
-    """The tables of a TOML file."""
+    """The tables of a TOML file, with old keys under their present names."""
     if file.is_dir():
         hint = f"; did you mean {file / 'config.toml'}?" if (file / "config.toml").is_file() else ""
         raise ConfigError(f"{file} is a folder, not a configuration file{hint}")
@@ -235,7 +250,7 @@ def _read(file: Path) -> Layer:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     try:
-        return tomllib.loads(text)
+        return _renamed(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         what, _, where = str(error).removesuffix(")").rpartition(" (at ")
         raise ConfigError(f"{file}, {where}: {what[:1].lower()}{what[1:]}. Is it TOML? See {PAGE}") from None

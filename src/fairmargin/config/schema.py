@@ -73,7 +73,7 @@ Share = Annotated[Number, Field(ge=0, le=1)]
 Decay = Annotated[Number, Field(ge=0, lt=1)]
 
 
-Optimiser = Literal["adam", "adamw", "sgd", "lars"]
+Optimizer = Literal["adam", "adamw", "sgd", "lars"]
 
 
 Schedule = Literal["constant", "step", "cosine"]
@@ -218,8 +218,8 @@ class MethodConfig(Named):
         return METHODS
 
 
-class OptimiserConfig(Section):
-    name: Optimiser = setting("adam", "adam, adamw, sgd or lars")
+class OptimizerConfig(Section):
+    name: Optimizer = setting("adam", "adam, adamw, sgd or lars")
     lr: AboveZero = setting(1e-3, "learning rate")
     weight_decay: FromZero = setting(1e-5, "adamw takes it off the weights, the others add it to the gradient")
     momentum: Decay = setting(0.9, "of sgd and lars")
@@ -227,7 +227,7 @@ class OptimiserConfig(Section):
     nesterov: Switch = setting(False, "of sgd")
 
     @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> "OptimiserConfig":
+    def _nesterov_has_momentum(self) -> "OptimizerConfig":
         if self.nesterov and self.name == "sgd" and self.momentum == 0:
             raise ConfigError([Problem(("momentum",), "must be above 0 with nesterov = true; got 0.0")])
         return self
@@ -246,14 +246,14 @@ class ScheduleConfig(Section):
 
 
 class PlayerConfig(Section):
-    """What differs for one player of the method from `[optimiser]` and `[schedule]`; nothing: it does not."""
+    """What differs for one player of the method from `[optimizer]` and `[schedule]`; nothing: it does not."""
 
-    name: Annotated[Optimiser | None, Nothing] = setting(None, "as `optimiser.name`")
-    lr: Annotated[AboveZero | None, Nothing] = setting(None, "as `optimiser.lr`")
-    weight_decay: Annotated[FromZero | None, Nothing] = setting(None, "as `optimiser.weight_decay`")
-    momentum: Annotated[Decay | None, Nothing] = setting(None, "as `optimiser.momentum`")
-    betas: Annotated[tuple[Decay, Decay] | None, Nothing] = setting(None, "as `optimiser.betas`")
-    nesterov: Annotated[Switch | None, Nothing] = setting(None, "as `optimiser.nesterov`")
+    name: Annotated[Optimizer | None, Nothing] = setting(None, "as `optimizer.name`")
+    lr: Annotated[AboveZero | None, Nothing] = setting(None, "as `optimizer.lr`")
+    weight_decay: Annotated[FromZero | None, Nothing] = setting(None, "as `optimizer.weight_decay`")
+    momentum: Annotated[Decay | None, Nothing] = setting(None, "as `optimizer.momentum`")
+    betas: Annotated[tuple[Decay, Decay] | None, Nothing] = setting(None, "as `optimizer.betas`")
+    nesterov: Annotated[Switch | None, Nothing] = setting(None, "as `optimizer.nesterov`")
     schedule: Annotated[Schedule | None, Nothing] = setting(None, "as `schedule.name`")
     milestones: Annotated[tuple[FromZero, ...] | None, Nothing] = setting(None, "as `schedule.milestones`")
     factor: Annotated[AboveZero | None, Nothing] = setting(None, "as `schedule.factor`")
@@ -326,7 +326,7 @@ class Config(Section):
     data: DataConfig = Field(default_factory=DataConfig)
     network: NetworkConfig = Field(default_factory=NetworkConfig)
     method: MethodConfig = Field(default_factory=MethodConfig)
-    optimiser: OptimiserConfig = Field(default_factory=OptimiserConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     players: dict[str, PlayerConfig] = Field(default_factory=dict)
     train: TrainConfig = Field(default_factory=TrainConfig)
@@ -350,15 +350,15 @@ class Config(Section):
 
     def for_player(
         self, player: str, differs: Mapping[str, Any] | None = None
-    ) -> tuple[OptimiserConfig, ScheduleConfig]:
+    ) -> tuple[OptimizerConfig, ScheduleConfig]:
         """What a player learns with: the run's settings ← what the method wants for it (`differs`) ← [players.NAME]."""
         own = given_fields(self.players[player]) if player in self.players else {}
         chosen = {**PlayerConfig(**(differs or {})).model_dump(exclude_none=True), **own}
-        optimiser = {key: chosen[key] for key in OptimiserConfig.model_fields if key in chosen}
+        optimizer = {key: chosen[key] for key in OptimizerConfig.model_fields if key in chosen}
         schedule = {key: chosen[key] for key in ScheduleConfig.model_fields if key in chosen and key != "name"}
         if "schedule" in chosen:
             schedule["name"] = chosen["schedule"]
-        return OptimiserConfig(**given_fields(self.optimiser) | optimiser), ScheduleConfig(
+        return OptimizerConfig(**given_fields(self.optimizer) | optimizer), ScheduleConfig(
             **given_fields(self.schedule) | schedule
         )
 

@@ -1,4 +1,4 @@
-"""From uint8 batches to normalised float inputs: augmentation of whole batches, on the device that holds them.
+"""From uint8 batches to normalized float inputs: augmentation of whole batches, on the device that holds them.
 
 Steps follow torchvision's definitions. Each draws its parameters, one row per image, on the CPU and moves them, so the
 same generator gives the same views on every device. The functions that take drawn parameters stand below the steps.
@@ -48,7 +48,7 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class Views:
-    """Apply `steps` in order, then normalise; `number` independent draws of each image."""
+    """Apply `steps` in order, then normalize; `number` independent draws of each image."""
 
     steps: tuple[Step, ...]
     mean: Channels
@@ -70,12 +70,12 @@ class Views:
                 x = x / 255
             x = step(x, generator)
         unit = 255 if x.dtype == torch.uint8 else 1
-        scale, shift = _normalisation(self.mean, self.std, unit, x.device)
+        scale, shift = _normalization(self.mean, self.std, unit, x.device)
         return (x.float().mul_(scale) if unit == 255 else x * scale).sub_(shift)
 
 
 @lru_cache(maxsize=64)
-def _normalisation(mean: Channels, std: Channels, unit: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _normalization(mean: Channels, std: Channels, unit: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(x/unit − mean)/std as x·scale − shift; each [C, 1, 1]."""
     m, s = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
     return (1 / (unit * s)).to(device), (m / s).to(device)
@@ -253,7 +253,7 @@ def _bilinear(start: Tensor, length: Tensor, size: int, full: int) -> Tensor:
     """Weights [n, size, full] of the input pixels in each output pixel, for boxes from `start` of `length`.
 
     A triangle around the output pixel's centre, as wide as one input pixel or, when shrinking, as one output pixel,
-    cut at the box and normalised: Pillow's definition.
+    cut at the box and normalized: Pillow's definition.
     """
     start, length = start[:, None].float(), length[:, None].float()
     step = length / size
@@ -320,7 +320,7 @@ JITTER = ColourJitter(0.4, 0.4, 0.4, 0.1, p=0.8)  # SupCon's, BiasCon's
 
 
 def plain(mean: Channels, std: Channels) -> Views:
-    """Normalise only."""
+    """Normalize only."""
     return Views((), mean, std)
 
 

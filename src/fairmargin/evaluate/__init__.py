@@ -156,7 +156,7 @@ def evaluate(
 ) -> Evaluation:
     """Judge the method's own classifier and others, fitted to its features, on the test set and every extra one.
 
-    Probe and neighbours see the unit-normalised features of `data.train` as evaluation sees it, linear evaluation the raw
+    Probe and neighbours see the unit-normalized features of `data.train` as evaluation sees it, linear evaluation the raw
     features of its augmented views (`evaluate.linear`). Each is fitted once.
 
     Args:

@@ -109,7 +109,7 @@ class _Table:
 
     n: np.ndarray  # [cells]
     correct: np.ndarray
-    weights: dict[str, np.ndarray]  # [cells], not normalised, of every convention that is a weighted mean
+    weights: dict[str, np.ndarray]  # [cells], not normalized, of every convention that is a weighted mean
     eligible: np.ndarray  # [cells] bool: where the worst group is looked for
     enough: bool  # eligible ones have `least` samples
     left_out: float  # share of the training samples whose group has no test samples

@@ -4,7 +4,7 @@
     found.logits(features)              # [N, classes] of features h as `evaluate.collect` finds them
 
 Protocol and defaults are those of HobbitLong/SupContrast, main_linear.py with the README's command: the encoder stays
-frozen in evaluation mode; the layer reads its raw features h, before a projection head and not normalised.
+frozen in evaluation mode; the layer reads its raw features h, before a projection head and not normalized.
 
 Note: that script reports its best epoch on the test set. Here the last epoch is the result.
 """

@@ -93,7 +93,7 @@ def fairkl(
     negatives: bool = False,
     variant: str = "paper",
     variance_floor: float = VARIANCE_FLOOR,
-    normalise: str = "weights",
+    normalize: str = "weights",
     unit_norm: bool = True,
     across_ranks: bool = False,
     chunk: int | None = None,
@@ -118,7 +118,7 @@ def fairkl(
             self-pairs and both signs, plus a pull and a push; `divergence="mean"` then leaves its spread terms out, and
             "lognormal" and "absolute-mean" are refused.
         variance_floor: added to both variances in "kl", "jeffreys" and "lognormal".
-        normalise: divide weighted sums by the sum of the weights ("weights") or by the batch size ("count", as the
+        normalize: divide weighted sums by the sum of the weights ("weights") or by the batch size ("count", as the
             paper prints it for bias features).
         unit_norm: scale each embedding to unit length first.
         across_ranks: the batch is spread over the processes of `torch.distributed`: give the value of the whole batch.
@@ -139,7 +139,7 @@ def fairkl(
         negatives=negatives,
         variant=variant,
         variance_floor=variance_floor,
-        normalise=normalise,
+        normalize=normalize,
         unit_norm=unit_norm,
         across_ranks=across_ranks,
         chunk=chunk,
@@ -182,7 +182,7 @@ def fairkl_terms(
     negatives: bool = False,
     variant: str = "paper",
     variance_floor: float = VARIANCE_FLOOR,
-    normalise: str = "weights",
+    normalize: str = "weights",
     unit_norm: bool = True,
     across_ranks: bool = False,
     chunk: int | None = None,
@@ -192,7 +192,7 @@ def fairkl_terms(
     check_choice(divergence, "divergence", DIVERGENCES)
     check_choice(scope, "scope", ("batch", "anchor"))
     check_choice(variant, "variant", ("paper", "authors"))
-    check_choice(normalise, "normalise", ("weights", "count"))
+    check_choice(normalize, "normalize", ("weights", "count"))
     check_choice(views, "views", ("all", "first"))
     check_chunk(chunk)
     if variance_floor < 0:
@@ -242,7 +242,7 @@ def fairkl_terms(
             dropped = torch.zeros((), dtype=torch.bool, device=z.device)
         else:
             least = 1 if divergence in MEANS else 2
-            size = None if normalise == "weights" else (n if anchors else n * n)
+            size = None if normalize == "weights" else (n if anchors else n * n)
             value, dropped = _divergence(
                 sums, DIVERGENCES[divergence], variance_floor, least, size, across_ranks and anchors, pivot
             )

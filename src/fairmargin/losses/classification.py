@@ -19,7 +19,7 @@ def bias_balanced_cross_entropy(logits: Tensor, labels: Tensor, bias: Tensor, pr
     Args:
         logits: [N, K].
         labels, bias: [N] integers; unknown bias (−1) gets no adjustment.
-        prior: [B, K], p̂(y|b): training counts of the labels, normalised over y for each bias value.
+        prior: [B, K], p̂(y|b): training counts of the labels, normalized over y for each bias value.
     """
     x = _logits(logits, labels)
     check_ids(bias, len(x), "bias", device=x.device)
@@ -40,7 +40,7 @@ def bias_balanced_cross_entropy(logits: Tensor, labels: Tensor, bias: Tensor, pr
 
 
 def generalized_cross_entropy(logits: Tensor, labels: Tensor, *, q: float = 0.7, surrogate: bool = False) -> Tensor:
-    """Generalised cross-entropy (Zhang & Sabuncu, NeurIPS 2018), which trusts what is easy: LfF's bias amplifier.
+    """Generalized cross-entropy (Zhang & Sabuncu, NeurIPS 2018), which trusts what is easy: LfF's bias amplifier.
 
     mean (1 − p_y^q)/q;  q → 0: cross-entropy, q = 1: 1 − p_y
 

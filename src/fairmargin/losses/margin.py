@@ -22,7 +22,7 @@ def l_softmax(
     ψ(θ) = (−1)^k cos(mθ) − 2k on [kπ/m, (k+1)π/m];  ψ ← (λ cos θ + ψ)/(1+λ) with λ = `anneal`
 
     Args:
-        features: [N, D] inputs of the last layer, not normalised.
+        features: [N, D] inputs of the last layer, not normalized.
         weight: [K, D] of that layer, which has no bias. At test time use the plain logits `features @ weight.T`.
         margin: m ≥ 1; m = 1 is cross-entropy.
         anneal: λ, a number or a tensor; without a large λ at the start nothing is learnt. `l_softmax_anneal` is the

@@ -135,7 +135,7 @@ class FairKL(_Shell):
         negatives: bool = False,
         variant: str = "paper",
         variance_floor: float = VARIANCE_FLOOR,
-        normalise: str = "weights",
+        normalize: str = "weights",
         unit_norm: bool = True,
         across_ranks: bool = False,
         chunk: int | None = None,
@@ -147,7 +147,7 @@ class FairKL(_Shell):
             negatives=negatives,
             variant=variant,
             variance_floor=variance_floor,
-            normalise=normalise,
+            normalize=normalize,
             unit_norm=unit_norm,
             across_ranks=across_ranks,
             chunk=chunk,
@@ -216,7 +216,7 @@ class BiasBalancedCrossEntropy(nn.Module):
 
     @classmethod
     def from_counts(cls, counts: Tensor) -> "BiasBalancedCrossEntropy":
-        """From training counts[y, b]: normalised over y for each b; a bias value never seen gets a uniform prior."""
+        """From training counts[y, b]: normalized over y for each b; a bias value never seen gets a uniform prior."""
         per_bias = counts.T.to(torch.float32)
         total = per_bias.sum(1, keepdim=True)
         return cls(torch.where(total > 0, per_bias / total.clamp_min(1), 1 / max(per_bias.shape[1], 1)))

@@ -58,7 +58,7 @@ class Method(nn.Module, ABC):
     an interrupted run continue bit by bit. What must survive an interruption is a parameter or a buffer.
     """
 
-    optimisers: Mapping[str, Mapping[str, Any]] = {}  # of some players, where they differ from the run's optimiser
+    optimizers: Mapping[str, Mapping[str, Any]] = {}  # of some players, where they differ from the run's optimizer
     least_batch = 1  # samples without which its losses say nothing
     sampler = "shuffled"  # what an epoch is made of, unless the configuration says otherwise
     second: SecondStream | None = None
@@ -73,7 +73,7 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def players(self) -> dict[str, list[nn.Parameter]]:
-        """Who is optimised; one optimiser each."""
+        """Who is optimized; one optimizer each."""
 
     @abstractmethod
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:

@@ -28,7 +28,7 @@ def group_means(values: Tensor, groups: Tensor, number: int) -> Tensor:
 
 
 def tilted(log_weights: Tensor, group_losses: Tensor, *, step_size: float) -> Tensor:
-    """log v after v ← v·exp(η·ℓ), normalised. In logarithms no group's weight underflows to 0 for good."""
+    """log v after v ← v·exp(η·ℓ), normalized. In logarithms no group's weight underflows to 0 for good."""
     log_v = log_weights + step_size * group_losses
     return log_v - log_v.logsumexp(0)
 

@@ -3,7 +3,7 @@
     a = ReLU(linear(NGLCM(x)));   F_A = ξ([h; a]),   F_G = ξ([0; a]),   F_P = ξ([h; 0])   [B, K], one linear layer ξ
     L = CE(F_L, y),   F_L = (I − F_G(F_GᵀF_G)⁻¹F_Gᵀ)·F_A
 
-h and a have columns of length 1: they are normalised along the batch. F_P is what is predicted with. No bias labels.
+h and a have columns of length 1: they are normalized along the batch. F_P is what is predicted with. No bias labels.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class NGLCM(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         n = len(self.lambda_)
         with torch.no_grad():
-            # Note: the paper divides by the largest grey value. Images arrive normalised, where black is no longer 0.
+            # Note: the paper divides by the largest grey value. Images arrive normalized, where black is no longer 0.
             x = images.mean(1)
             low, high = x.amin((1, 2), keepdim=True), x.amax((1, 2), keepdim=True)
             r = ((x - low) / torch.where(high > low, high - low, 1) * (n - 1)).floor().long()  # [N, H, W]
@@ -51,7 +51,7 @@ class NGLCM(nn.Module):
 
 
 class HEX(Method):
-    """The run's network and a texture branch, one optimiser for all."""
+    """The run's network and a texture branch, one optimizer for all."""
 
     norms: Tensor
     pretraining: Tensor

@@ -27,7 +27,7 @@ class LearnedMixin(Method):
     differ by a constant for each sample, which both softmaxes ignore.
     """
 
-    optimisers = {"bias": {"schedule": "constant", "warmup_epochs": 0.0}}  # noqa: RUF012
+    optimizers = {"bias": {"schedule": "constant", "warmup_epochs": 0.0}}  # noqa: RUF012
     pretraining: Tensor
 
     def __init__(

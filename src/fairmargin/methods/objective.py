@@ -45,7 +45,7 @@ class Objective(Method):
     """One row, with FairKL if `fairkl` holds its settings; `bounds(z, labels or None)` is logged if given."""
 
     # As in the authors' code: the probe does not follow the encoder's schedule.
-    optimisers = {  # noqa: RUF012
+    optimizers = {  # noqa: RUF012
         "probe": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0, "schedule": "constant", "warmup_epochs": 0.0}
     }
     prior: Tensor | None
@@ -168,7 +168,7 @@ FAIRKL_DEFAULTS: dict[str, Any] = {
     "negatives": False,
     "variant": "paper",
     "variance_floor": 0.1,
-    "normalise": "weights",
+    "normalize": "weights",
     "views": "all",
 }
 

@@ -67,7 +67,7 @@ def cross_entropy(x: LossInputs) -> Tensor:
     return F.cross_entropy(x.logits, x.label_of_each_row)
 
 
-def _generalised(x: LossInputs, *, q: float = 0.7) -> Tensor:
+def _generalized(x: LossInputs, *, q: float = 0.7) -> Tensor:
     """GCE (Zhang & Sabuncu, NeurIPS 2018):  mean (1 − p_y^q)/q. It trusts what is easy, so it learns the shortcut best."""
     return losses.generalized_cross_entropy(x.logits, x.label_of_each_row, q=q)
 
@@ -228,7 +228,7 @@ class Row:
 
 ROWS = {
     "ce": Row(cross_entropy, "classifier"),
-    "gce": Row(_generalised, "classifier"),
+    "gce": Row(_generalized, "classifier"),
     "logit-adjusted": Row(_logit_adjusted, "classifier", prior=_class_share),
     "class-reweighted": Row(_class_reweighted, "classifier", prior=_class_weights),
     "group-reweighted": Row(_group_reweighted, "classifier", needs="bias", prior=_inverse_frequency),

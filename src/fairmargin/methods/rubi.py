@@ -21,7 +21,7 @@ from fairmargin.vectors import full_precision
 class RUBi(Method):
     """f is the run's network, g `bias_network` with a classifier of its own; A and A₂ learn with f.
 
-    Note: the vision port in clovaai/rebias never hands A to an optimiser, so its mask stays random. Here A is trained.
+    Note: the vision port in clovaai/rebias never hands A to an optimizer, so its mask stays random. Here A is trained.
     """
 
     def __init__(

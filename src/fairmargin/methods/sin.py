@@ -90,7 +90,7 @@ class SINProxy(Method):
 def amplitude(images: Tensor, band: float) -> Tensor:
     """[n, C, 1 + frequencies]: the mean, which stands for |F(0)|, and |F| at the frequencies up to `band`.
 
-    Pixels are not negative, so their F(0) has phase 0 and is the mean up to a factor. Normalised images may have a
+    Pixels are not negative, so their F(0) has phase 0 and is the mean up to a factor. Normalized images may have a
     negative mean: taken with its sign, the exchange is the same as on the pixels.
     """
     mean = images.mean((2, 3))

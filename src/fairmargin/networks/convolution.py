@@ -168,7 +168,7 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     def _of_batch(self, maps: Tensor, activation: Activation, shortcut: Tensor | None) -> Tensor:
         """By the batch's own statistics, which also move the running ones."""
-        y, mean, variance = _Normalise.apply(maps, self.weight, self.bias, shortcut, self.eps, activation)
+        y, mean, variance = _Normalize.apply(maps, self.weight, self.bias, shortcut, self.eps, activation)
         with torch.no_grad():
             assert self.running_mean is not None
             assert self.running_var is not None
@@ -184,7 +184,7 @@ class BatchNorm2d(nn.BatchNorm2d):
 FUSED: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 
 
-def normalise(x: Tensor, norm: nn.Module, act: nn.Module, shortcut: Tensor | None = None) -> Tensor:
+def normalize(x: Tensor, norm: nn.Module, act: nn.Module, shortcut: Tensor | None = None) -> Tensor:
     """act(norm(x) + shortcut), in one go where the batch norm can and nobody watches the layers by hooks."""
     name = FUSED.get(type(act))
     watched = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in (norm, act))
@@ -206,7 +206,7 @@ def _activate(x: Tensor, activation: Activation, shortcut: Tensor | None = None)
             return x
 
 
-class _Normalise(torch.autograd.Function):
+class _Normalize(torch.autograd.Function):
     """Batch norm of [P, C, N, 1], a shortcut s (or none) and an activation.
 
         z = f(y + s),   y = (x − mean)·scale·weight + bias,   scale = (variance + ε)^−½

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.checks import check_choice
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalise
+from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalize
 from fairmargin.networks.encoder import Encoder, activation, last_width
 from fairmargin.networks.small_maps import is_samples_last, max_pool_3_2
 
@@ -30,8 +30,8 @@ class BasicBlock(nn.Module):
         self.act = act
 
     def forward(self, x: Tensor) -> Tensor:
-        y = normalise(self.conv1(x), self.bn1, self.act)
-        return normalise(self.conv2(y), self.bn2, self.act, self.downsample(x))
+        y = normalize(self.conv1(x), self.bn1, self.act)
+        return normalize(self.conv2(y), self.bn2, self.act, self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -52,9 +52,9 @@ class Bottleneck(nn.Module):
         self.act = act
 
     def forward(self, x: Tensor) -> Tensor:
-        y = normalise(self.conv1(x), self.bn1, self.act)
-        y = normalise(self.conv2(y), self.bn2, self.act)
-        return normalise(self.conv3(y), self.bn3, self.act, self.downsample(x))
+        y = normalize(self.conv1(x), self.bn1, self.act)
+        y = normalize(self.conv2(y), self.bn2, self.act)
+        return normalize(self.conv3(y), self.bn3, self.act, self.downsample(x))
 
 
 class MaxPool(nn.MaxPool2d):
@@ -138,7 +138,7 @@ class ResNet(Encoder):
         self.init_convolutions(fan)
 
     def maps(self, images: Tensor) -> Tensor:
-        x = self.maxpool(normalise(self.conv1(images), self.bn1, self.relu))
+        x = self.maxpool(normalize(self.conv1(images), self.bn1, self.relu))
         for name in self.stages:
             x = getattr(self, name)(x)
         return x

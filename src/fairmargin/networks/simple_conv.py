@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalise
+from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalize
 from fairmargin.networks.encoder import Encoder, activation, last_width
 
 
@@ -15,7 +15,7 @@ class Block(nn.Sequential):
         if len(self) != 3:  # a slice of a block
             return super().forward(x)
         convolution, norm, act = self
-        return normalise(convolution(x), norm, act)
+        return normalize(convolution(x), norm, act)
 
 
 class SimpleConvNet(Encoder):

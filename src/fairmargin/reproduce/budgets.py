@@ -44,7 +44,7 @@ LAPTOP: dict[str, dict[str, Any]] = {
     "biased-mnist": {
         "data.valid_fraction": 0.0,
         "network.stride": 2,
-        "optimiser.lr": 1e-3,  # BiasBal's published 1e-4 would not get far in so few steps
+        "optimizer.lr": 1e-3,  # BiasBal's published 1e-4 would not get far in so few steps
         "train.epochs": EPOCHS,
         "train.batch_size": 128,
         "schedule.milestones": [EPOCHS / 3, 2 * EPOCHS / 3],
@@ -64,7 +64,7 @@ LAPTOP: dict[str, dict[str, Any]] = {
     },
     "imagenet9": {"data.valid_fraction": 0.0, "data.size": 64, "train.epochs": 10},
 }
-GENERIC_LAPTOP = {"optimiser.lr": 0.1, "schedule.warmup_epochs": 1, "train.precision": "float32", "evaluate.every": 0}
+GENERIC_LAPTOP = {"optimizer.lr": 0.1, "schedule.warmup_epochs": 1, "train.precision": "float32", "evaluate.every": 0}
 
 # Linear evaluation: the commands in the README of HobbitLong/SupContrast. The other settings of its main_linear.py are the
 # configuration's defaults: momentum 0.9, no weight decay, the rate × 0.2 after 60, 75 and 90 % of the epochs.

@@ -4,7 +4,7 @@
         run(cell.config("laptop", seed=0), cell.folder(out, "laptop", 0))
 
 A cell is a configuration: a dataset's preset with what the table changes. Cells of several tables that are one
-configuration have one folder, so nothing is trained twice. `configs/reproduce/` has each as a file.
+configuration have one folder, so nothing is trained twice. `fairmargin reproduce all --write-configs DIR` writes each to a file.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,7 @@ EPSILON = {"cifar10": 0.25, "cifar100": 0.25, "biased-mnist": 0.5, "bffhq": 0.25
 
 # Of DFA's authors, where a column of Table 4 differs from the dataset's preset.
 DFA: dict[tuple[str, str], Settings] = {
-    ("corrupted-cifar10", "ratio_pct=0.5"): {"optimiser.lr": 5e-4},
+    ("corrupted-cifar10", "ratio_pct=0.5"): {"optimizer.lr": 5e-4},
     ("corrupted-cifar10", "ratio_pct=1.0"): {"method.lambda_dis": 5.0, "method.lambda_swap_b": 5.0},
     ("corrupted-cifar10", "ratio_pct=2.0"): {"method.lambda_dis": 5.0, "method.lambda_swap_b": 5.0},
 }
@@ -219,7 +219,7 @@ def _readings(cell: Cell) -> Iterable[Cell]:
         if cell.needs_scores:
             own.pop("data.sampler", None)  # balances groups of labels
         if cell.needs_scores and reading == "paper":
-            own["method.normalise"] = "count"  # the soft bias of 9-Class ImageNet, as it is printed
+            own["method.normalize"] = "count"  # the soft bias of 9-Class ImageNet, as it is printed
         if reading == "recommended":
             own |= {key: value for key, value in RECOMMENDED.items() if key in own or key != "method.epsilon"}
         yield replace(cell, reading=reading, settings=own)
@@ -249,7 +249,7 @@ PLAIN: Settings = {
     "method.epsilon": RECOMMENDED["method.epsilon"],
     "method.last_activation": "relu",
     "method.temperature": 0.1,
-    "optimiser.lr": 3e-3,
+    "optimizer.lr": 3e-3,
 }
 CONTROLS: dict[str, tuple[str, Settings]] = {  # what sampling does by itself
     "no-fairkl": ("eps-supinfonce", PLAIN),

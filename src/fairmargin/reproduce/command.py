@@ -10,6 +10,7 @@ from fairmargin.reproduce import (
     budgets,
     campaign,
     estimate,
+    files,
     ledger,
     pages,
     show,
@@ -73,6 +74,15 @@ def reproduce(
     if what == STUDY:
         say(show.study(out, budget) or f"nothing of {STUDY} is finished")
     return failed
+
+
+def write_configs(what: str, *, pattern: str | None, reading: str | None, folder: Path, say: Say) -> None:
+    """Write the chosen cells as configuration files that `fairmargin train` takes."""
+    check_choice(what, "table or figure", ("all", *EVERYTHING))
+    written = files.write(chosen(what, pattern, reading), folder)
+    if not written:
+        raise ValueError(f"{what} has no cell to write; its figure is drawn without runs, or --cell matches none")
+    say(f"{len(written)} configurations below {folder}; run one with: fairmargin train {written[0]}")
 
 
 def keep_ledger(out: Path, folder: Path, readme: Path | None, say: Say) -> None:

@@ -1,16 +1,17 @@
 """The cells as configuration files, each opening with the command that runs it.
 
-    python -m fairmargin.reproduce.files configs/reproduce
+    fairmargin reproduce 3 --write-configs configs
 
 `fairmargin train FILE` runs the same as `fairmargin reproduce`, under the paper's budget.
 """
 
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fairmargin.config import toml
 from fairmargin.reproduce.cells import Cell, cells
+from fairmargin.runtime.files import write_atomically
 
 
 def path_of(cell: Cell) -> Path:
@@ -37,21 +38,12 @@ def text_of(cell: Cell) -> str:
     return "\n".join([*opening, toml.document(nested)])
 
 
-def contents() -> dict[Path, str]:
-    return {path_of(cell): text_of(cell) for cell in cells("all")}
-
-
-def write(folder: Path) -> int:
-    """Write all, and remove files of cells that are no more."""
-    wanted = contents()
-    for old in folder.rglob("*.toml"):
-        if old.relative_to(folder) not in wanted:
-            old.unlink()
-    for path, text in wanted.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text, "utf-8")
-    return len(wanted)
-
-
-if __name__ == "__main__":
-    print(f"{write(Path(sys.argv[1]))} files")
+def write(chosen: Iterable[Cell], folder: Path) -> list[Path]:
+    """Write one file for each cell below `folder`; files of the same name are replaced."""
+    written = []
+    for cell in chosen:
+        file = folder / path_of(cell)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, text_of(cell).encode("utf-8"))
+        written.append(file)
+    return written

@@ -54,14 +54,14 @@ def planned(tasks: Sequence[Task], times: dict[Task, Estimate]) -> Table:
 
 def recipe(config: Config) -> str:
     """How a run is trained, in one line: "adam 0.001, decay 0.0001, step at 26, 53, batch 128, 80 epochs; lambda=1"."""
-    optimiser, schedule, train = config.optimiser, config.schedule, config.train
+    optimizer, schedule, train = config.optimizer, config.schedule, config.train
     changes: str = schedule.name
     if schedule.name == "step":
         changes += f" ×{schedule.factor:g} at {', '.join(f'{m:g}' for m in schedule.milestones)}"
     if schedule.warmup_epochs:
         changes += f" after {schedule.warmup_epochs:g} epochs of warm-up"
     length = f"{train.epochs} epochs" if train.steps is None else f"{train.steps:,} steps"
-    words = [f"{optimiser.name} {optimiser.lr:g}", f"decay {optimiser.weight_decay:g}", changes]
+    words = [f"{optimizer.name} {optimizer.lr:g}", f"decay {optimizer.weight_decay:g}", changes]
     words += [f"batch {train.batch_size}", length]
     options = [f"{key.rstrip('_')}={toml.value(value)}" for key, value in config.method.options.items()]
     return ", ".join(words) + "".join(f"; {option}" for option in options)

@@ -200,9 +200,9 @@ def training(
 
     sampler = method.sampler if config.data.sampler == "auto" else config.data.sampler
     # A last batch is left out if it is too small for the method's losses, or for statistics of a batch.
-    normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in method.modules())
+    normalized = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in method.modules())
     rest = len(data.train) % settings.batch_size
-    drop_last = settings.drop_last or 0 < rest < max(method.least_batch, 2 if normalised else 1)
+    drop_last = settings.drop_last or 0 < rest < max(method.least_batch, 2 if normalized else 1)
     loader = loader_of(data.train_views, sampler, settings.batch_size, drop_last, config.seed)
     wanted = method.second
     second = None
@@ -223,7 +223,7 @@ def training(
             f'settings for one method go under [methods."NAME".players.…]'
         )
     players = {
-        name: _player(config, name, parameters, method.optimisers.get(name, {}), length.epochs)
+        name: _player(config, name, parameters, method.optimizers.get(name, {}), length.epochs)
         for name, parameters in method.to(device).players().items()
     }
     return Training(
@@ -270,10 +270,10 @@ def _player(
     config: Config, name: str, parameters: list[torch.nn.Parameter], differs: Mapping[str, Any], length: float
 ) -> optim.Player:
     """`length` of the run in epochs, which its schedule spans."""
-    optimiser, schedule = config.for_player(name, differs)
+    optimizer, schedule = config.for_player(name, differs)
     settings = schedule.model_dump()
     rate = optim.schedule(settings.pop("name"), length, **settings)
-    return optim.player(parameters, optimiser.model_dump(), rate)
+    return optim.player(parameters, optimizer.model_dump(), rate)
 
 
 def linear(config: Config) -> LinearSettings:

@@ -21,7 +21,7 @@ from fairmargin.runs.environment import environment
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.progress import Display, Now
 from fairmargin.runtime import distributed
-from fairmargin.runtime.files import load_weights, save_weights
+from fairmargin.runtime.files import CheckpointError, load_weights, save_weights
 from fairmargin.runtime.signals import Interrupted, Request
 
 COLLAPSED = 0.98  # mean similarity of a batch above which embeddings no longer tell samples apart
@@ -147,7 +147,7 @@ class Journal:
         }
         try:
             checkpoint.save(self.folder.checkpoints, self.training.step, state, keep=self.config.train.keep)
-        except checkpoint.CheckpointError as error:
+        except CheckpointError as error:
             if must:
                 raise
             self.display.say(f"warning: {error}")

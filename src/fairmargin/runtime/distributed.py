@@ -180,7 +180,7 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"batch norm takes [N, C, …]; got {list(x.shape)}")
 
 
-def synchronise_batch_norm(module: nn.Module) -> None:
+def synchronize_batch_norm(module: nn.Module) -> None:
     """Replace every batch norm inside by one that counts all ranks' samples; parameters and buffers stay the same."""
     if world_size() == 1:
         return

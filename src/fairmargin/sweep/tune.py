@@ -61,7 +61,7 @@ class OneOf:
 
 Space = dict[str, Between | OneOf]  # by key of the configuration
 
-RATE: Space = {"optimiser.lr": Between(1e-4, 1e-2)}
+RATE: Space = {"optimizer.lr": Between(1e-4, 1e-2)}
 FAIRKL: Space = {"method.alpha": Between(0.01, 1), "method.lambda": Between(0.1, 10)}
 TEMPERATURE: Space = {"method.temperature": Between(0.05, 0.5)}
 EPSILON: Space = {"method.epsilon": Between(0, 1, log=False)}
@@ -88,7 +88,7 @@ SPACES: dict[str, Space] = {
     "group-dro": {
         "method.step_size": Between(1e-3, 0.1),
         "method.adjustment": Between(0, 5, log=False),
-        "optimiser.weight_decay": Between(1e-5, 1),
+        "optimizer.weight_decay": Between(1e-5, 1),
     },
     "dfr": {"method.penalty": OneOf(("l1", "l2"))},
     "jtt": {"method.first_epochs": OneOf((1, 2, 4)), "method.up_weight": Between(2, 100)},
