@@ -24,8 +24,13 @@ RHO = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 def first(data: Data) -> dict[str, Any]:
     """The attribute ranked first, and what else is worth a line."""
     found = audit_data(data).json
-    single = [one for one in found["attributes"] if one["family"] not in ("blind model", "clusters")]
-    return found | {"top": found["attributes"][0], "strongest": max(single, key=lambda one: one["strength"])}
+    single = [
+        one for one in found["attributes"] if one["family"] not in ("blind model", "clusters")
+    ]
+    return found | {
+        "top": found["attributes"][0],
+        "strongest": max(single, key=lambda one: one["strength"]),
+    }
 
 
 def named(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -33,12 +38,17 @@ def named(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def power() -> None:
-    print("| ρ | first | background colour: strength | corrected p | verdict | shortcuts |\n|---|---|---|---|---|---|")
+    print(
+        "| ρ | first | background colour: strength | corrected p | verdict | shortcuts |\n|---|---|---|---|---|---|"
+    )
     for rho in RHO:
         found = first(build("biased-mnist-mini", rho=rho))
         colour = named(found, "background colour")
         numbers = f"{colour['strength']:.2f} | {colour['p_corrected']:.3g} | {colour['verdict']}"
-        print(f"| {rho:g} | {found['top']['name']} | {numbers} | {len(found['shortcuts'])} |", flush=True)
+        print(
+            f"| {rho:g} | {found['top']['name']} | {numbers} | {len(found['shortcuts'])} |",
+            flush=True,
+        )
 
 
 def unbiased() -> None:
@@ -47,19 +57,33 @@ def unbiased() -> None:
     )
     for seed in range(20):
         found = first(build("biased-mnist-mini", rho=0.1, seed=seed))
-        most, blind, colour = found["strongest"], named(found, "blind model"), named(found, "background colour")
+        most, blind, colour = (
+            found["strongest"],
+            named(found, "blind model"),
+            named(found, "background colour"),
+        )
         numbers = f"{most['strength']:.2f} | {blind['strength']:.2f} | {colour['p_corrected']:.3g}"
         print(f"| {seed} | {len(found['shortcuts'])} | {most['name']} | {numbers} |", flush=True)
 
 
 def injected(name: str) -> None:
     plain = build(name)
-    print("| planted | found by | rank | corrected p | strongest: strength | blind model |\n|---|---|---|---|---|---|")
+    print(
+        "| planted | found by | rank | corrected p | strongest: strength | blind model |\n|---|---|---|---|---|---|"
+    )
     for text in [f"{kind}:{rho}" for kind in INJECTIONS for rho in (0.95, 0.1)]:
         found = first(inject(plain, text))
-        planted, most = found["planted"], f"{found['strongest']['name']}: {found['strongest']['strength']:.2f}"
-        place = f"{planted['by'] or '–'} | {planted['rank'] or '–'} | {planted['p_corrected'] or '–'}"
-        print(f"| {text} | {place} | {most} | {named(found, 'blind model')['strength']:.2f} |", flush=True)
+        planted, most = (
+            found["planted"],
+            f"{found['strongest']['name']}: {found['strongest']['strength']:.2f}",
+        )
+        place = (
+            f"{planted['by'] or '–'} | {planted['rank'] or '–'} | {planted['p_corrected'] or '–'}"
+        )
+        print(
+            f"| {text} | {place} | {most} | {named(found, 'blind model')['strength']:.2f} |",
+            flush=True,
+        )
 
 
 def cost(name: str) -> None:
@@ -93,4 +117,6 @@ def peak() -> Iterator[list[float]]:
 
 
 if __name__ == "__main__":
-    {"power": power, "unbiased": unbiased, "injected": injected, "cost": cost}[sys.argv[1]](*sys.argv[2:])
+    {"power": power, "unbiased": unbiased, "injected": injected, "cost": cost}[sys.argv[1]](
+        *sys.argv[2:]
+    )

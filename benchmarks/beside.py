@@ -50,7 +50,9 @@ class Comparison:
         )
 
 
-def compare(rev: str, names: list[str], sizes: list[int], device: str, rounds: int, seconds: float) -> list[Comparison]:
+def compare(
+    rev: str, names: list[str], sizes: list[int], device: str, rounds: int, seconds: float
+) -> list[Comparison]:
     """Measure the losses of the working tree (here) and of the commit `rev` (there), which is checked out for the time.
 
     `seconds`: of each loss in each process of a round.
@@ -67,8 +69,15 @@ def compare(rev: str, names: list[str], sizes: list[int], device: str, rounds: i
     return found
 
 
-def _take_turns(comparison: Comparison, here: Server, there: Server, device: str, seconds: float) -> None:
-    task = {"name": comparison.name, "n": comparison.n, "device": device, "seconds": seconds / TURNS}
+def _take_turns(
+    comparison: Comparison, here: Server, there: Server, device: str, seconds: float
+) -> None:
+    task = {
+        "name": comparison.name,
+        "n": comparison.n,
+        "device": device,
+        "seconds": seconds / TURNS,
+    }
     mine, others = _ask(here, task), _ask(there, task)  # warms up
     for a, b in zip(mine["results"], others["results"], strict=True):
         comparison.difference = max(comparison.difference, abs(a - b) / max(abs(b), 1e-30))
@@ -93,7 +102,9 @@ def _worktree(rev: str) -> Iterator[Path]:
         try:
             yield path
         finally:
-            subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(path)], check=True)
+            subprocess.run(
+                ["git", "-C", str(ROOT), "worktree", "remove", "--force", str(path)], check=True
+            )
 
 
 @contextmanager
@@ -107,7 +118,9 @@ def _server(source: Path) -> Iterator[Server]:
     try:
         used = Path(_ask(process, {})["package"])
         if not used.is_relative_to(source):
-            raise SystemExit(f"the losses came from {used} and not from {source}; is PYTHONPATH overridden?")
+            raise SystemExit(
+                f"the losses came from {used} and not from {source}; is PYTHONPATH overridden?"
+            )
         yield process
     finally:
         process.kill()

@@ -80,7 +80,9 @@ def pil_jitter(image: Image.Image) -> Image.Image:
 def pil_hue(image: Image.Image, shift: float) -> Image.Image:
     hue, saturation, value = image.convert("HSV").split()
     turned = (np.asarray(hue).astype(np.int16) + round(shift * 255)) % 256
-    return Image.merge("HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value)).convert("RGB")
+    return Image.merge(
+        "HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value)
+    ).convert("RGB")
 
 
 def per_image(
@@ -98,10 +100,15 @@ def per_image(
         samples = []
         for i in index:
             image = Image.fromarray(pixels[i])
-            draws = [to_normalized(transform(image) if transform else image, mean, std) for _ in range(views)]
+            draws = [
+                to_normalized(transform(image) if transform else image, mean, std)
+                for _ in range(views)
+            ]
             samples.append((draws[0] if views == 1 else torch.stack(draws), int(labels[i])))
         images = torch.stack([image for image, _ in samples])
-        yield Batch(images, torch.tensor([label for _, label in samples]), None, torch.from_numpy(index))
+        yield Batch(
+            images, torch.tensor([label for _, label in samples]), None, torch.from_numpy(index)
+        )
 
 
 def rate(run: Callable[[], Iterator[Batch]]) -> float:
@@ -123,7 +130,9 @@ def compare(
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (batches * BATCH, side, side, 3), np.uint8)
     labels = rng.integers(0, 10, len(pixels))
-    split = ArraySplit(torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels))
+    split = ArraySplit(
+        torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels)
+    )
     loader = Loader(split, views, Shuffled(len(split)), BATCH)
     ours: Callable[[], Iterator[Batch]] = lambda: iter(loader)
     theirs: Callable[[], Iterator[Batch]] = lambda: per_image(
@@ -136,13 +145,17 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     rounds = arguments.rounds
     torch.set_num_threads(arguments.threads)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, CPU\n")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, CPU\n"
+    )
     print(f"{'images/s, batch 256':<44}{'ours':>14}{'per image':>14}{'ratio':>10}")
     compare("Biased-MNIST 28×28, normalize", 28, plain(*HALF), None, 20, rounds, 20)
     compare("CIFAR 32×32, two SupCon views", 32, supcon(32, *CIFAR10), pil_supcon, 8, rounds, 3)

@@ -94,7 +94,13 @@ CONTENDERS: dict[str, tuple[Loss, int]] = {  # and the largest size to try
 }
 COMPILED = {
     f"{name}, compiled": CONTENDERS[name]
-    for name in ("ε-SupInfoNCE", "ε-SupInfoNCE, dense autograd", "SupCon", "FairKL", "FairKL, dense autograd")
+    for name in (
+        "ε-SupInfoNCE",
+        "ε-SupInfoNCE, dense autograd",
+        "SupCon",
+        "FairKL",
+        "FairKL, dense autograd",
+    )
 }
 # Ours once more, for --beside: what runs through other code, and the settings whose code differs.
 OURS: dict[str, Loss] = {
@@ -168,14 +174,20 @@ def measure(name: str, n: int, seconds: float, device: str) -> dict[str, float]:
         timed(loss, z, y, b, device)  # compiles
     else:
         small = torch.randn(64, D, device=device, requires_grad=True)
-        loss(small, y[:64] % 4, b[:64] % 4).backward()  # imports and thread pools, so that memory is the loss's own
+        loss(
+            small, y[:64] % 4, b[:64] % 4
+        ).backward()  # imports and thread pools, so that memory is the loss's own
 
     def once() -> float:
         return timed(loss, z, y, b, device)
 
     memory = peak_memory(once, device)
     times: list[float] = []
-    while not times or (sum(times) < seconds and len(times) < 200) or (len(times) < 3 and sum(times) < 8):
+    while (
+        not times
+        or (sum(times) < seconds and len(times) < 200)
+        or (len(times) < 3 and sum(times) < 8)
+    ):
         times.append(once())
     return {"seconds": statistics.median(times), "bytes": memory, "runs": len(times)}
 
@@ -205,14 +217,20 @@ def run(name: str, n: int, seconds: float, device: str) -> dict[str, float] | No
     command += ["--sizes", str(n), "--seconds", str(seconds), "--device", device]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        print(f"  {name} at {n}: {(done.stderr.strip().splitlines() or ['killed'])[-1][:200]}", file=sys.stderr)
+        print(
+            f"  {name} at {n}: {(done.stderr.strip().splitlines() or ['killed'])[-1][:200]}",
+            file=sys.stderr,
+        )
         return None
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
 def table(
-    results: dict[tuple[str, int], tuple[float, float]], names: list[str], sizes: list[int], markdown: bool
+    results: dict[tuple[str, int], tuple[float, float]],
+    names: list[str],
+    sizes: list[int],
+    markdown: bool,
 ) -> str:
     lines = []
     header = ["forward + backward", *(f"N={n}" for n in sizes)]
@@ -229,11 +247,16 @@ def table(
         lines += ["| " + " | ".join(row) + " |" for row in body]
     else:
         widths = [max(len(row[i]) for row in [header, *body]) for i in range(len(header))]
-        lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in [header, *body]]
+        lines += [
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
+            for row in [header, *body]
+        ]
     return "\n".join(lines)
 
 
-def targets(results: dict[tuple[str, int], tuple[float, float]]) -> list[tuple[str, float, str, bool]]:
+def targets(
+    results: dict[tuple[str, int], tuple[float, float]],
+) -> list[tuple[str, float, str, bool]]:
     """(what, measured ratio, target, met) for the sizes that were run."""
     rows: list[tuple[str, float, str, bool]] = []
 
@@ -246,9 +269,17 @@ def targets(results: dict[tuple[str, int], tuple[float, float]]) -> list[tuple[s
     ratio("N=256: dense / ours", (dense, 256), (ours, 256), 1)
     ratio("N=4096: dense / ours", (dense, 4096), (ours, 4096), 2.5)
     ratio(
-        "N=4096: pytorch-metric-learning / our SupCon", ("SupCon, pytorch-metric-learning", 4096), ("SupCon", 4096), 3
+        "N=4096: pytorch-metric-learning / our SupCon",
+        ("SupCon, pytorch-metric-learning", 4096),
+        ("SupCon", 4096),
+        3,
     )
-    ratio("N=4096: pytorch-metric-learning / ours", ("SupCon, pytorch-metric-learning", 4096), (ours, 4096), 3)
+    ratio(
+        "N=4096: pytorch-metric-learning / ours",
+        ("SupCon, pytorch-metric-learning", 4096),
+        (ours, 4096),
+        3,
+    )
     ratio("N=16384: three products / ours", ("three products alone", 16384), (ours, 16384), 0.5)
     ratio("N=256: dense FairKL / ours", ("FairKL, dense autograd", 256), ("FairKL", 256), 1)
     ratio("N=16384: dense FairKL / ours", ("FairKL, dense autograd", 16384), ("FairKL", 16384), 20)
@@ -262,23 +293,34 @@ def targets(results: dict[tuple[str, int], tuple[float, float]]) -> list[tuple[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument(
-        "--rounds", type=int, default=4, help="processes for each contender and size (one where it takes minutes)"
+        "--rounds",
+        type=int,
+        default=4,
+        help="processes for each contender and size (one where it takes minutes)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="of repetition in each process")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps, …")
-    parser.add_argument("--compiled", action="store_true", help="through torch.compile too; always, on a GPU")
-    parser.add_argument("--beside", metavar="REV", help="compare our losses with those of another commit")
+    parser.add_argument(
+        "--compiled", action="store_true", help="through torch.compile too; always, on a GPU"
+    )
+    parser.add_argument(
+        "--beside", metavar="REV", help="compare our losses with those of another commit"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:
         torch.empty(0, device=options.device)
     except (RuntimeError, AssertionError) as error:
-        raise SystemExit(f"--device {options.device} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise SystemExit(
+            f"--device {options.device} cannot be used here: {str(error).splitlines()[0]}"
+        ) from error
     if options.one:
         print(json.dumps(measure(options.one, options.sizes[0], options.seconds, options.device)))
     elif options.serve:
@@ -293,16 +335,22 @@ def compare_with(options: Any) -> None:
     """Ours here and at another commit: every ratio, and their median over losses at each size."""
     print(header(options.device))
     ratios: dict[int, list[float]] = {}
-    for found in compare(options.beside, list(OURS), options.sizes, options.device, options.rounds, options.seconds):
+    for found in compare(
+        options.beside, list(OURS), options.sizes, options.device, options.rounds, options.seconds
+    ):
         print(found)
         ratios.setdefault(found.n, []).append(found.ratio)
     for n, values in ratios.items():
-        print(f"N={n}: here / {options.beside} {statistics.median(values):.3f}, the worst loss {max(values):.3f}")
+        print(
+            f"N={n}: here / {options.beside} {statistics.median(values):.3f}, the worst loss {max(values):.3f}"
+        )
 
 
 def compare_contenders(options: Any) -> None:
     """The table, and on a CPU the targets."""
-    contenders = CONTENDERS | COMPILED if options.compiled or options.device != "cpu" else CONTENDERS
+    contenders = (
+        CONTENDERS | COMPILED if options.compiled or options.device != "cpu" else CONTENDERS
+    )
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     for n in options.sizes:
         for r in range(options.rounds):
@@ -315,7 +363,10 @@ def compare_contenders(options: Any) -> None:
                     found.setdefault((name, n), []).append(result)
         print(f"N={n} measured", file=sys.stderr)
     results = {
-        key: (statistics.median(r["seconds"] for r in values), statistics.median(r["bytes"] for r in values))
+        key: (
+            statistics.median(r["seconds"] for r in values),
+            statistics.median(r["bytes"] for r in values),
+        )
         for key, values in found.items()
     }
     print(header(options.device))
@@ -323,7 +374,9 @@ def compare_contenders(options: Any) -> None:
     if options.device != "cpu":
         return  # the targets are for a CPU
     for what, value, target, met in targets(results):
-        print(f"{'-' if options.markdown else ' '} {what}: {value:.2f} (target {target}{'' if met else ': MISSED'})")
+        print(
+            f"{'-' if options.markdown else ' '} {what}: {value:.2f} (target {target}{'' if met else ': MISSED'})"
+        )
 
 
 def header(device: str) -> str:

@@ -38,10 +38,14 @@ def seconds(method: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help=f"into {COSTS.name}, whose other entries stay")
+    parser.add_argument(
+        "--write", action="store_true", help=f"into {COSTS.name}, whose other entries stay"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     memory.keep_memory()
@@ -51,7 +55,9 @@ def main() -> None:
         if method == "ce":
             continue
         try:
-            found[method] = round(statistics.median(seconds(method) / seconds("ce") for _ in range(options.rounds)), 2)
+            found[method] = round(
+                statistics.median(seconds(method) / seconds("ce") for _ in range(options.rounds)), 2
+            )
         except Unsuited as error:
             print(f"{method:24} –     {error}")
             continue

@@ -69,13 +69,21 @@ def regression(reweighted: bool, strength: float = 1.0) -> Predict:
 
 def whitened(train: Outputs, test: Outputs, seed: int) -> Tensor:
     """Where the projector starts, and nothing learnt: what of its effect is whitening."""
-    return projected(True, FairMarginProjector(max_iter=1, learning_rate=1e-12, random_state=seed))(train, test, seed)
+    return projected(True, FairMarginProjector(max_iter=1, learning_rate=1e-12, random_state=seed))(
+        train, test, seed
+    )
 
 
 def projected(reweighted: bool, projector: FairMarginProjector, told: bool = True) -> Predict:
     def predict(train: Outputs, test: Outputs, seed: int) -> Tensor:
-        model = make_pipeline(projector.set_params(random_state=seed), LogisticRegression(max_iter=5000))
-        weights = {"logisticregression__sample_weight": group_weights(train.labels, train.bias)} if reweighted else {}
+        model = make_pipeline(
+            projector.set_params(random_state=seed), LogisticRegression(max_iter=5000)
+        )
+        weights = (
+            {"logisticregression__sample_weight": group_weights(train.labels, train.bias)}
+            if reweighted
+            else {}
+        )
         bias = {"fairmarginprojector__bias": train.bias.numpy()} if told else {}
         model.fit(train.features.numpy(), train.labels.numpy(), **bias, **weights)
         return torch.from_numpy(model.predict(test.features.numpy()))
@@ -91,7 +99,11 @@ def dfr(train: Outputs, test: Outputs, seed: int, strength: float = 1.0) -> Tens
     fits = []
     for draw in range(DRAWS):
         part = balanced(group, torch.Generator().manual_seed(draw))
-        fits.append(fit_l1(x[part], train.labels[part], int(train.labels.max()) + 1, 1 / (len(part) * strength)))
+        fits.append(
+            fit_l1(
+                x[part], train.labels[part], int(train.labels.max()) + 1, 1 / (len(part) * strength)
+            )
+        )
     weight, intercept = (torch.stack(parts).mean(0) for parts in zip(*fits, strict=True))
     return (x_test @ weight.T + intercept).argmax(1)
 
@@ -99,7 +111,9 @@ def dfr(train: Outputs, test: Outputs, seed: int, strength: float = 1.0) -> Tens
 def ceiling(train: Outputs, test: Outputs, seed: int) -> Tensor:
     """Fitted to four fifths of the unbiased test set, judged on the fifth: what a linear classifier could know at best."""
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
-    return torch.from_numpy(cross_val_predict(model, test.features.numpy(), test.labels.numpy(), cv=5))
+    return torch.from_numpy(
+        cross_val_predict(model, test.features.numpy(), test.labels.numpy(), cv=5)
+    )
 
 
 ROWS: dict[str, Predict] = {
@@ -114,13 +128,17 @@ ROWS: dict[str, Predict] = {
     "group-reweighted logistic regression, C = 100 *": regression(True, 100.0),
     "whitening + group-reweighted logistic regression *": whitened,
     "FairMarginProjector + logistic regression *": projected(False, FairMarginProjector()),
-    "FairMarginProjector + group-reweighted logistic regression *": projected(True, FairMarginProjector()),
+    "FairMarginProjector + group-reweighted logistic regression *": projected(
+        True, FairMarginProjector()
+    ),
     "ceiling: logistic regression fitted to unbiased test embeddings, 5-fold": ceiling,
 }  # *: told the bias
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", type=Path, nargs="+")
     arguments = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ROWS}
@@ -130,10 +148,14 @@ def main() -> None:
             started = time.perf_counter()
             judged = values(predict(train, test, seed), test.labels, test.bias, counts)
             found[name].append(judged | {"seconds": time.perf_counter() - started})
-    print(f"| fitted to the training embeddings | {' | '.join(SHOWN)} | seconds |\n|---|{'---|' * len(SHOWN)}---|")
+    print(
+        f"| fitted to the training embeddings | {' | '.join(SHOWN)} | seconds |\n|---|{'---|' * len(SHOWN)}---|"
+    )
     for name, runs in found.items():
         cells = [_cell([100 * run[shown] for run in runs]) for shown in SHOWN]
-        print(f"| {name} | {' | '.join(cells)} | {statistics.fmean(run['seconds'] for run in runs):.1f} |")
+        print(
+            f"| {name} | {' | '.join(cells)} | {statistics.fmean(run['seconds'] for run in runs):.1f} |"
+        )
 
 
 def _cell(numbers: list[float]) -> str:

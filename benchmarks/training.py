@@ -111,7 +111,9 @@ def fairmargin(case: Case, batch: int) -> Steps:
 def by_hand(case: Case, batch: int) -> Steps:
     keep_memory()
     data = random_data(case.side)
-    encoder = build_encoder(case.network, **({"last_activation": "tanh"} if "simple" in case.network else {}))
+    encoder = build_encoder(
+        case.network, **({"last_activation": "tanh"} if "simple" in case.network else {})
+    )
     eps = partial(losses.eps_supinfonce, epsilon=0.25)
     batches = shuffled(data, batch, lambda pixels: data.train_views(pixels, None))
     return plain_loop(encoder, eps, partial(losses.fairkl, negatives=True), batches)
@@ -126,18 +128,28 @@ def in_memory(case: Case, batch: int) -> Steps:
 
 
 def per_image(case: Case, batch: int) -> Steps:
-    loader = DataLoader(OneByOne(random_data(case.side)), batch, shuffle=True, num_workers=2, persistent_workers=True)
+    loader = DataLoader(
+        OneByOne(random_data(case.side)),
+        batch,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
+    )
 
     def batches() -> Iterator[tuple[Tensor, ...]]:
         while True:
             yield from loader
 
-    return plain_loop(stock(case), lambda z, y: dense_eps_supinfonce(z, y, y), dense_fairkl, batches())
+    return plain_loop(
+        stock(case), lambda z, y: dense_eps_supinfonce(z, y, y), dense_fairkl, batches()
+    )
 
 
 def stock(case: Case) -> Encoder:
     """The network with PyTorch's own convolutions and batch norms."""
-    encoder = build_encoder(case.network, **({"last_activation": "tanh"} if "simple" in case.network else {}))
+    encoder = build_encoder(
+        case.network, **({"last_activation": "tanh"} if "simple" in case.network else {})
+    )
     for layer in encoder.modules():
         if isinstance(layer, Conv2d):
             layer.algorithm = "direct"
@@ -269,12 +281,27 @@ class Contender:
         tree: Path = ROOT,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        command = [sys.executable, "-m", "benchmarks.training", "--serve", name, "--case", case, "--batch", str(batch)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.training",
+            "--serve",
+            name,
+            "--case",
+            case,
+            "--batch",
+            str(batch),
+        ]
         if environment is None:
             environment = settings_of(tree) if name in ("fairmargin", "by hand") else {}
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), **environment}
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=tree,
+            env=environment,
         )
         self.seconds: list[float] = []
         self.memory = 0.0
@@ -312,7 +339,12 @@ def settings_of(tree: Path) -> dict[str, str]:
     script += "print(json.dumps(start.settings(os.environ)))"
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tree, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return dict(json.loads(done.stdout))
 
@@ -323,18 +355,24 @@ def worktree(revision: str) -> Iterator[Path]:
     git = ["git", "-C", str(ROOT), "worktree"]
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        subprocess.run([*git, "add", "--detach", str(tree), revision], check=True, capture_output=True)
+        subprocess.run(
+            [*git, "add", "--detach", str(tree), revision], check=True, capture_output=True
+        )
         try:
             yield tree
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def compare(name: str, batch: int, rounds: int, contenders: list[str], beside: dict[str, Path]) -> None:
+def compare(
+    name: str, batch: int, rounds: int, contenders: list[str], beside: dict[str, Path]
+) -> None:
     """Print a table of the contenders, and of the fairmargin of other source trees {name: folder}."""
     case = CASES[name]
     running = {contender: Contender(contender, name, batch) for contender in contenders}
-    running |= {other: Contender("fairmargin", name, batch, tree=tree) for other, tree in beside.items()}
+    running |= {
+        other: Contender("fairmargin", name, batch, tree=tree) for other, tree in beside.items()
+    }
     best = 0.0
     for _ in range(rounds):
         for one in running.values():
@@ -347,13 +385,19 @@ def compare(name: str, batch: int, rounds: int, contenders: list[str], beside: d
         end="",
     )
     print(f"best matrix product {best / 1e9:.0f} GFLOP/s\n")
-    print("| | images/s | fairmargin is faster by | direct convolutions it stands for, of peak | peak memory |")
+    print(
+        "| | images/s | fairmargin is faster by | direct convolutions it stands for, of peak | peak memory |"
+    )
     print("|---|---|---|---|---|")
     for contender, one in running.items():
         one.close()
         rate = batch / step[contender]
-        ratio = statistics.median(a / b for a, b in zip(one.seconds, running["fairmargin"].seconds, strict=True))
-        print(f"| {contender} | {rate:.1f} | {ratio:.2f} | {rate * nominal / best:.0%} | {one.memory:.0f} MiB |")
+        ratio = statistics.median(
+            a / b for a, b in zip(one.seconds, running["fairmargin"].seconds, strict=True)
+        )
+        print(
+            f"| {contender} | {rate:.1f} | {ratio:.2f} | {rate * nominal / best:.0%} | {one.memory:.0f} MiB |"
+        )
 
 
 def scaling(name: str, batches: list[int], rounds: int) -> None:
@@ -375,7 +419,10 @@ def sharing(name: str, batch: int, rounds: int) -> None:
         "2 threads that spin for a moment": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": SPINS},
         "2 threads that spin": {"OMP_NUM_THREADS": "2"},
     }
-    running = {way: Contender("fairmargin", name, batch, environment=common | own) for way, own in ways.items()}
+    running = {
+        way: Contender("fairmargin", name, batch, environment=common | own)
+        for way, own in ways.items()
+    }
     rates: dict[str, list[float]] = {contender: [] for contender in running}
     numbers = (0, 1, 4)
     for number in numbers:
@@ -398,7 +445,9 @@ def sharing(name: str, batch: int, rounds: int) -> None:
 def busy(number: int) -> Iterator[None]:
     """So many processes that count, each on one core."""
     # They end with this process too, however it ends.
-    script = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(10**6))"
+    script = (
+        "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(10**6))"
+    )
     others = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(number)]
     try:
         yield
@@ -410,12 +459,16 @@ def busy(number: int) -> Iterator[None]:
 
 def rate_of(name: str, batch: int, threads: int, processes: int, rounds: int) -> float:
     launcher = (
-        [] if processes == 1 else ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+        []
+        if processes == 1
+        else ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
     )
     command = [sys.executable, "-m", *launcher, "benchmarks.training", "--alone", "--case", name]
     options = ["--batch", str(batch), "--rounds", str(rounds)]
     environment = {**os.environ, **settings_of(ROOT), "OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, env=environment, check=True
+    )
     return float(done.stdout.split()[-1])
 
 
@@ -433,18 +486,24 @@ def alone(case: Case, batch: int, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--case", choices=CASES, help="one of them; both by default")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
-    parser.add_argument("--beside", metavar="REV", help="also measure the fairmargin of this commit")
+    parser.add_argument(
+        "--beside", metavar="REV", help="also measure the fairmargin of this commit"
+    )
     parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--sharing", action="store_true", help="beside 0, 1 and 4 busy processes")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that busy processes and worktrees are removed
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # so that busy processes and worktrees are removed
     names = [options.case] if options.case else list(CASES)
     if options.serve:
         serve(options.serve, CASES[names[0]], options.batch)
@@ -459,7 +518,9 @@ def main() -> None:
         with ExitStack() as stack:
             beside = {}
             if options.beside:
-                beside[f"fairmargin at {options.beside}"] = stack.enter_context(worktree(options.beside))
+                beside[f"fairmargin at {options.beside}"] = stack.enter_context(
+                    worktree(options.beside)
+                )
             for name in names:
                 compare(name, options.batch, options.rounds, chosen, beside)
 

@@ -18,7 +18,9 @@ from fairmargin import FairMarginProjector
 from fairmargin.audit._embeddings import audit_arrays
 
 
-def with_shortcut(x: np.ndarray, y: np.ndarray, agreement: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def with_shortcut(
+    x: np.ndarray, y: np.ndarray, agreement: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(embeddings, bias)."""
     random = np.random.default_rng(seed)
     bias = np.where(random.random(len(y)) < agreement, y, random.integers(0, 10, len(y)))
@@ -41,14 +43,19 @@ def main() -> None:
 
     def projected() -> Pipeline:
         return Pipeline(
-            [("projector", FairMarginProjector(random_state=0)), ("classifier", LogisticRegression(max_iter=5000))]
+            [
+                ("projector", FairMarginProjector(random_state=0)),
+                ("classifier", LogisticRegression(max_iter=5000)),
+            ]
         )
 
     models: dict[str, ClassifierMixin] = {
         "logistic regression": LogisticRegression(max_iter=5000).fit(z, y),
         "group-reweighted": LogisticRegression(max_iter=5000).fit(z, y, weights),
         "projector": projected().fit(z, y, projector__bias=bias),
-        "projector, group-reweighted": projected().fit(z, y, projector__bias=bias, classifier__sample_weight=weights),
+        "projector, group-reweighted": projected().fit(
+            z, y, projector__bias=bias, classifier__sample_weight=weights
+        ),
     }
     print("accuracy where the shortcut misleads:")
     for name, model in models.items():
@@ -57,7 +64,9 @@ def main() -> None:
     projector = models["projector"][0]
     told = {"labels": y_test, "bias": bias_test}
     for name, embeddings in (("before", z_test), ("after", projector.transform(z_test))):
-        links = audit_arrays(told | {"embeddings": embeddings}).json["geometry"]["ordering"]["links"]
+        links = audit_arrays(told | {"embeddings": embeddings}).json["geometry"]["ordering"][
+            "links"
+        ]
         print(f"{name}: same digit closer than same bias in {links[1]['share']:.0%} of comparisons")
 
 

@@ -19,7 +19,9 @@ def sample(n: int, agreement: float, generator: torch.Generator) -> tuple[Tensor
     """(features, labels, bias labels)."""
     y = torch.randint(CLASSES, (n,), generator=generator)
     b = torch.where(
-        torch.rand(n, generator=generator) < agreement, y, torch.randint(CLASSES, (n,), generator=generator)
+        torch.rand(n, generator=generator) < agreement,
+        y,
+        torch.randint(CLASSES, (n,), generator=generator),
     )
     core = torch.zeros(n, DIM)
     core[:, :CLASSES] = F.one_hot(y, CLASSES)
@@ -38,7 +40,9 @@ def train(name: str, x: Tensor, y: Tensor, b: Tensor, steps: int = 600) -> nn.Mo
         z = encoder(x[batch])
         loss = losses.eps_supinfonce(z, y[batch], epsilon=0.25)
         if name == "ε-SupInfoNCE + FairKL":
-            loss = 0.3 * loss + losses.fairkl(z, y[batch], b[batch], divergence="moments", negatives=True)
+            loss = 0.3 * loss + losses.fairkl(
+                z, y[batch], b[batch], divergence="moments", negatives=True
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -46,7 +50,9 @@ def train(name: str, x: Tensor, y: Tensor, b: Tensor, steps: int = 600) -> nn.Mo
 
 
 def probe(
-    encoder: nn.Module, train_set: tuple[Tensor, Tensor, Tensor], test_set: tuple[Tensor, Tensor, Tensor]
+    encoder: nn.Module,
+    train_set: tuple[Tensor, Tensor, Tensor],
+    test_set: tuple[Tensor, Tensor, Tensor],
 ) -> float:
     """Test accuracy of a linear classifier on the frozen, normalized features."""
     with torch.no_grad():
@@ -56,7 +62,9 @@ def probe(
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = F.cross_entropy(classifier(z), train_set[1]) + 1e-4 * classifier.weight.square().sum()
+        loss = (
+            F.cross_entropy(classifier(z), train_set[1]) + 1e-4 * classifier.weight.square().sum()
+        )
         loss.backward()
         return loss
 

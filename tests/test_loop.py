@@ -41,17 +41,27 @@ def loader(data=None, batch_size=10):
 
 
 def training(method, optimizer=tiny.ADAM, **options):
-    return Training(method, tiny.players(method, optimizer), options.pop("loader", None) or loader(), seed=0, **options)
+    return Training(
+        method,
+        tiny.players(method, optimizer),
+        options.pop("loader", None) or loader(),
+        seed=0,
+        **options,
+    )
 
 
 def test_players_move_in_turn_and_see_moved_weights():
     method = Alternating()
     sgd = {**tiny.ADAM, "name": "sgd", "lr": 0.5, "momentum": 0.0}
-    players = {name: player(p, sgd, schedule("constant", 1)) for name, p in method.players().items()}
+    players = {
+        name: player(p, sgd, schedule("constant", 1)) for name, p in method.players().items()
+    }
     fit(Training(method, players, loader(), seed=0), 1, steps=1)
     assert method.a.item() == pytest.approx(1.0)  # 0 − 0.5 · 2(0 − 1)
     assert method.seen == [1.0]
-    assert method.b.item() == pytest.approx(1.0)  # moved towards the new a, whose own gradient it did not touch
+    assert method.b.item() == pytest.approx(
+        1.0
+    )  # moved towards the new a, whose own gradient it did not touch
 
 
 def test_fit_runs_epochs_and_steps():
@@ -117,7 +127,9 @@ def test_bfloat16_trains_close_to_float32():
     fit(training(exact), 1)
     fit(training(half, precision="bfloat16"), 1)
     assert all(p.dtype == torch.float32 for p in half.parameters())
-    assert half.terms["eps-supinfonce"] == pytest.approx(exact.terms["eps-supinfonce"].item(), rel=0.2)
+    assert half.terms["eps-supinfonce"] == pytest.approx(
+        exact.terms["eps-supinfonce"].item(), rel=0.2
+    )
     assert not torch.equal(half.classifier.weight, exact.classifier.weight)
 
 
@@ -243,7 +255,9 @@ class Watching(Alternating):
 
 def watched(method):
     data = tiny.split()
-    sweep = lambda name: Loader(data if name == "train" else tiny.split(6), tiny.views(), Shuffled(6), 4)
+    sweep = lambda name: Loader(
+        data if name == "train" else tiny.split(6), tiny.views(), Shuffled(6), 4
+    )
     second = Loader(data, tiny.views(2), Shuffled(len(data), seed=9), 7, seed=9)
     return training(method, sweep=sweep, second=second)
 
@@ -274,7 +288,9 @@ def test_a_run_saved_at_its_last_step_still_ends_properly():
     whole, first, again = (watched(Watching()) for _ in range(3))
     states = []
     fit(whole, 3, steps=4)
-    fit(first, 3, steps=4, after_step=lambda batch: states.append(copy.deepcopy(first.state_dict())))
+    fit(
+        first, 3, steps=4, after_step=lambda batch: states.append(copy.deepcopy(first.state_dict()))
+    )
     ended = []
     again.load_state_dict(states[-1])
     fit(again, 3, steps=4, after_epoch=lambda: ended.append(again.step))

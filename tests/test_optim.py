@@ -9,12 +9,20 @@ from fairmargin.config import load
 from fairmargin.optim import LARS, OPTIMIZERS, player, schedule
 from fairmargin.runs import build
 
-SETTINGS = {"lr": 0.1, "weight_decay": 0.01, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}
+SETTINGS = {
+    "lr": 0.1,
+    "weight_decay": 0.01,
+    "momentum": 0.9,
+    "betas": (0.9, 0.999),
+    "nesterov": False,
+}
 
 
 def test_step_schedule_falls_after_its_milestones():
     rate = schedule("step", 80, milestones=(26, 53))
-    assert [rate(e) for e in (0, 25.99, 26, 52.5, 53, 79)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert [rate(e) for e in (0, 25.99, 26, 52.5, 53, 79)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
 
 
 def test_milestones_below_one_are_shares_of_the_run():
@@ -47,7 +55,9 @@ def test_unknown_names_get_the_nearest():
     with pytest.raises(ValueError, match="cosine"):
         schedule("cosin", 10)
     with pytest.raises(ValueError, match="adamw"):
-        player([nn.Parameter(torch.ones(1))], {"name": "adamv", **SETTINGS}, schedule("constant", 1))
+        player(
+            [nn.Parameter(torch.ones(1))], {"name": "adamv", **SETTINGS}, schedule("constant", 1)
+        )
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
@@ -73,7 +83,9 @@ def test_every_optimizer_minimises_a_bowl(name):
 )
 def test_on_a_cpu_one_pass_takes_the_steps_of_pytorch_s_plain_loop(name, stock):
     numbers = torch.Generator().manual_seed(0)
-    ours, theirs = ([nn.Parameter(torch.linspace(-1, 1, 60).view(3, 20).double())] for _ in range(2))
+    ours, theirs = (
+        [nn.Parameter(torch.linspace(-1, 1, 60).view(3, 20).double())] for _ in range(2)
+    )
     optimizers = player(ours, {"name": name, **SETTINGS}, lambda _: 1.0).optimizer, stock(theirs)
     assert optimizers[0].param_groups[0]["fused"]
     for _ in range(30):
@@ -87,11 +99,20 @@ def test_on_a_cpu_one_pass_takes_the_steps_of_pytorch_s_plain_loop(name, stock):
 
 def test_elsewhere_pytorch_decides_how_to_take_steps():
     parameters = [nn.Parameter(torch.zeros(2, device="meta"))]
-    assert player(parameters, {"name": "adam", **SETTINGS}, lambda _: 1.0).optimizer.param_groups[0]["fused"] is None
+    assert (
+        player(parameters, {"name": "adam", **SETTINGS}, lambda _: 1.0).optimizer.param_groups[0][
+            "fused"
+        ]
+        is None
+    )
 
 
 def test_the_rate_is_a_function_of_the_position():
-    one = player([nn.Parameter(torch.ones(1))], {"name": "adam", **SETTINGS}, schedule("step", 3, milestones=(1, 2)))
+    one = player(
+        [nn.Parameter(torch.ones(1))],
+        {"name": "adam", **SETTINGS},
+        schedule("step", 3, milestones=(1, 2)),
+    )
     assert [one.set_rate(e) for e in (0, 1, 2)] == pytest.approx([0.1, 0.01, 0.001])
     assert one.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
 
@@ -122,9 +143,24 @@ def test_lars_leaves_zero_weights_able_to_move():
 @pytest.mark.parametrize(("valid", "batch"), [(0.0, 30), (0.1, 30), (0.1, 17)])
 def test_the_schedule_of_a_run_of_so_many_steps_spans_these(valid, batch):
     """However many epochs they are: DFA's decays are at 40, 60 and 80 % of its steps."""
-    changes = ["data.train=300", f"data.valid_fraction={valid}", f"train.batch_size={batch}", "train.drop_last=true"]
-    steps = ["train.epochs=400", "train.steps=100", "schedule.name=step", "schedule.per=step", "schedule.factor=0.5"]
-    config = load(dataset="planted", method="ce", overrides=[*changes, *steps, "schedule.milestones=[0.4, 0.6, 0.8]"])
+    changes = [
+        "data.train=300",
+        f"data.valid_fraction={valid}",
+        f"train.batch_size={batch}",
+        "train.drop_last=true",
+    ]
+    steps = [
+        "train.epochs=400",
+        "train.steps=100",
+        "schedule.name=step",
+        "schedule.per=step",
+        "schedule.factor=0.5",
+    ]
+    config = load(
+        dataset="planted",
+        method="ce",
+        overrides=[*changes, *steps, "schedule.milestones=[0.4, 0.6, 0.8]"],
+    )
     data = build.data(config)
     run = build.training(config, build.method(config, data), data, torch.device("cpu"))
     rates = [run.players["main"].rate(step / len(run.loader)) for step in range(100)]

@@ -25,7 +25,12 @@ QUICK = [
 
 
 def table(
-    file: Path, names: str = "cat,dog", shift: int = 0, bias: str = "", valid_bias: str | None = None, more: int = 0
+    file: Path,
+    names: str = "cat,dog",
+    shift: int = 0,
+    bias: str = "",
+    valid_bias: str | None = None,
+    more: int = 0,
 ) -> Path:
     """24 pictures of two classes, 12 (and `more`) for training, 4 for validation and 8 for the test."""
     rows = ["path,label,bias,split"]
@@ -36,7 +41,9 @@ def table(
         split = "train" if i < 12 or i >= 24 else "valid" if i < 16 else "test"
         of = bias[i % len(bias)] if bias else ""
         of = valid_bias if split == "valid" and valid_bias is not None else of
-        rows.append(f"{folder.name}/{i}.png,{names.split(',')[i % len(names.split(','))]},{of},{split}")
+        rows.append(
+            f"{folder.name}/{i}.png,{names.split(',')[i % len(names.split(','))]},{of},{split}"
+        )
     file.write_text("\n".join(rows))
     return file
 
@@ -83,7 +90,9 @@ def test_an_interrupted_run_does_not_go_on_with_other_images(here, monkeypatch):
     (here / "run/result.json").unlink()  # as if killed before the end
     other = train(b, *out)
     assert other.exit_code == 2
-    assert "was begun on other data: its train and valid and test samples were others" in other.output
+    assert (
+        "was begun on other data: its train and valid and test samples were others" in other.output
+    )
     assert "a.csv" in (here / "run/config.toml").read_text()
     assert train(a, *out).exit_code == 0
 
@@ -110,12 +119,20 @@ def test_trials_on_other_images_do_not_count(here):
     assert "holds trials of another configuration: seeds 0; images " in other.output
     head = (here / "runs/tune/folder/tuned.toml").read_text().partition("\n")[0]
     given = shlex.join(QUICK)
-    assert head == f"# fairmargin compare runs/tune/folder/tuned.toml --dataset {a} --methods ce {given}"
+    assert (
+        head
+        == f"# fairmargin compare runs/tune/folder/tuned.toml --dataset {a} --methods ce {given}"
+    )
 
 
 def test_a_report_does_not_count_two_tables_as_two_seeds(here):
     for name, seed in (("a", 0), ("b", 1)):
-        assert train(table(here / f"{name}.csv", shift=seed), "--seed", str(seed), "--out", name).exit_code == 0
+        assert (
+            train(
+                table(here / f"{name}.csv", shift=seed), "--seed", str(seed), "--out", name
+            ).exit_code
+            == 0
+        )
     sources = {RunRecord.read(here / name).environment["data"]["source"] for name in "ab"}
     assert len(sources) == 2
     assert len(parts_of([read_run(here / name) for name in "ab"])) == 2
@@ -127,7 +144,19 @@ def test_tuning_chooses_by_what_the_validation_samples_have(here, bias, valid_bi
     pytest.importorskip("optuna")
     file = table(here / "a.csv", bias=bias, valid_bias=valid_bias)
     select = ["--set", "evaluate.select=conflicting"]
-    found = say("tune", "--dataset", str(file), "--methods", "ce", "--trials", "1", "--seeds", "1", *QUICK, *select)
+    found = say(
+        "tune",
+        "--dataset",
+        str(file),
+        "--methods",
+        "ce",
+        "--trials",
+        "1",
+        "--seeds",
+        "1",
+        *QUICK,
+        *select,
+    )
     assert found.exit_code == 0, found.output
     assert "| ce | 1 | plain |" in (here / "runs/tune/folder/table.md").read_text()
 
@@ -140,7 +169,9 @@ def test_evaluation_on_other_data_needs_the_same_classes_and_network(here):
     for number, names in enumerate(("bus,car", "ape,cat,dog")):
         other = say("evaluate", "run", "--set", f"data.root={table(here / f'{number}.csv', names)}")
         assert other.exit_code == 2
-        assert "was trained to tell cat, dog, and these data have the classes" in " ".join(other.output.split())
+        assert "was trained to tell cat, dog, and these data have the classes" in " ".join(
+            other.output.split()
+        )
     for change in ("network.name=resnet20", "method.name=supcon", "train.epochs=9"):
         other = say("evaluate", "run", "--set", change)
         assert other.exit_code == 2
@@ -152,7 +183,9 @@ def test_evaluation_on_more_samples_or_without_bias_labels(here, method):
     """What a method kept of each training sample, or of each bias, comes with its weights."""
     a = table(here / "a.csv", bias="xyyx")
     options = ["--set", "method.first_epochs=1"] if method == "jtt" else []
-    trained = say("train", "--dataset", str(a), "--method", method, *QUICK, *options, "--out", "run")
+    trained = say(
+        "train", "--dataset", str(a), "--method", method, *QUICK, *options, "--out", "run"
+    )
     assert trained.exit_code == 0, trained.output
     other = say("evaluate", "run", "--set", f"data.root={table(here / 'b.csv', shift=50, more=3)}")
     assert other.exit_code == 0, other.output
@@ -161,26 +194,50 @@ def test_evaluation_on_more_samples_or_without_bias_labels(here, method):
 def test_a_last_sample_alone_is_no_batch_for_batch_norm(here):
     """17 samples in batches of 8, through a network whose last maps are single pixels."""
     a = table(here / "a.csv", more=5)
-    network = [word for change in ("network.name=resnet18", "data.image_size=32") for word in ("--set", change)]
+    network = [
+        word
+        for change in ("network.name=resnet18", "data.image_size=32")
+        for word in ("--set", change)
+    ]
     quick = [*QUICK[:2], *network, *QUICK[6:]]
     found = say("train", "--dataset", str(a), "--method", "ce", *quick, "--set", "train.epochs=1")
     assert found.exit_code == 0, found.output
 
 
 def test_a_mistyped_path_is_no_unknown_dataset(here):
-    for words in (["train", "--dataset", "nothere.csv"], ["audit", "nothere.csv"], ["data", "show", "nothere.csv"]):
+    for words in (
+        ["train", "--dataset", "nothere.csv"],
+        ["audit", "nothere.csv"],
+        ["data", "show", "nothere.csv"],
+    ):
         assert "there is no file or folder nothere.csv" in say(*words).output
     assert "did you mean 'biased-mnist'" in say("train", "--dataset", "biased-mnst").output
 
 
 def test_methods_and_seeds_count_once(here):
-    size = ["--set", "data.train=60", "--set", "data.test=30", "--set", 'evaluate.classifiers=["probe"]']
-    network = ["network.name=simple-conv-3", "network.widths=[4]", "train.epochs=1", "train.device=cpu"]
+    size = [
+        "--set",
+        "data.train=60",
+        "--set",
+        "data.test=30",
+        "--set",
+        'evaluate.classifiers=["probe"]',
+    ]
+    network = [
+        "network.name=simple-conv-3",
+        "network.widths=[4]",
+        "train.epochs=1",
+        "train.device=cpu",
+    ]
     size += [word for change in network for word in ("--set", change)]
     found = say("compare", "--dataset", "planted", "--methods", "ce, ce", "--seeds", "0,0", *size)
     assert found.exit_code == 0, found.output
     assert "linear probe" in found.output
-    (row,) = [line for line in (here / "runs/planted/table.md").read_text().splitlines() if line.startswith("| ce ")]
+    (row,) = [
+        line
+        for line in (here / "runs/planted/table.md").read_text().splitlines()
+        if line.startswith("| ce ")
+    ]
     assert row.split("|")[-3].strip() == "1"
     assert "±" not in row
     for command in ("compare", "tune"):
@@ -193,9 +250,16 @@ def test_a_comparison_goes_on_without_methods_that_would_never_begin(here, monke
     from fairmargin.config import load
     from fairmargin.sweep.compare import compare
 
-    size = ["data.train=60", "data.test=30", "network.widths=[4]", "train.epochs=2", "train.device=cpu"]
+    size = [
+        "data.train=60",
+        "data.test=30",
+        "network.widths=[4]",
+        "train.epochs=2",
+        "train.device=cpu",
+    ]
     configs = [
-        load(dataset="planted", network="simple-conv-3", method=m, overrides=size) for m in ("learned-mixin", "ce")
+        load(dataset="planted", network="simple-conv-3", method=m, overrides=size)
+        for m in ("learned-mixin", "ce")
     ]
     left_out, ran = compare(configs, here / "runs", go_on=True)
     assert left_out.refused
@@ -206,7 +270,9 @@ def test_a_comparison_goes_on_without_methods_that_would_never_begin(here, monke
 
 def test_without_test_samples_nothing_is_trained(here):
     file = table(here / "a.csv")
-    file.write_text("\n".join(line for line in file.read_text().splitlines() if not line.endswith("test")))
+    file.write_text(
+        "\n".join(line for line in file.read_text().splitlines() if not line.endswith("test"))
+    )
     none = train(file, "--set", "data.test_fraction=0.001")
     assert none.exit_code == 2
     assert "has no test samples here" in none.output

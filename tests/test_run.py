@@ -40,11 +40,22 @@ TIMES = {"seconds", "images_per_second"}
 
 def words(*changes, method="eps-supinfonce+fairkl", out):
     options = [word for change in (*SMALL, *changes) for word in ("--set", change)]
-    return ["train", "--dataset", "biased-mnist-mini", "--method", method, "--out", str(out), *options]
+    return [
+        "train",
+        "--dataset",
+        "biased-mnist-mini",
+        "--method",
+        method,
+        "--out",
+        str(out),
+        *options,
+    ]
 
 
 def config(*changes, method="eps-supinfonce+fairkl", seed=0):
-    return configuration.load(None, dataset="biased-mnist-mini", method=method, seed=seed, overrides=[*SMALL, *changes])
+    return configuration.load(
+        None, dataset="biased-mnist-mini", method=method, seed=seed, overrides=[*SMALL, *changes]
+    )
 
 
 def silently(*changes, out, **options):
@@ -109,12 +120,18 @@ def test_a_run_folder_holds_everything(finished):
 
 def test_the_result_keeps_last_best_on_validation_and_best_on_test(finished):
     record = RunRecord.read(finished)
-    records, evaluations = record.result["records"], [e for e in record.metrics if e["event"] == "evaluation"]
+    records, evaluations = (
+        record.result["records"],
+        [e for e in record.metrics if e["event"] == "evaluation"],
+    )
     by = lambda split: max(evaluations, key=lambda e: e[split]["cell-mean"])
     assert records["last"]["epoch"] == 3
     assert records["best-on-validation"]["epoch"] == by("valid")["epoch"]
     assert records["best-on-test"]["test"]["cell-mean"] == by("test")["test"]["cell-mean"]
-    assert record.result["test"]["own"]["accuracy"]["cell-mean"]["value"] == records["last"]["test"]["cell-mean"]
+    assert (
+        record.result["test"]["own"]["accuracy"]["cell-mean"]["value"]
+        == records["last"]["test"]["cell-mean"]
+    )
 
 
 # The first epoch in which a method is what its name says.
@@ -171,7 +188,13 @@ def test_no_epoch_before_the_final_stage_is_the_best(falling, tmp_path, name):
 
 @pytest.mark.parametrize(
     ("name", "steps"),
-    [("jtt", (3, 6)), ("jtt", (10, 20)), ("learned-mixin", (10, 20)), ("dfr", (3, 20)), ("dfa", (10, 20))],
+    [
+        ("jtt", (3, 6)),
+        ("jtt", (10, 20)),
+        ("learned-mixin", (10, 20)),
+        ("dfr", (3, 20)),
+        ("dfa", (10, 20)),
+    ],
 )
 def test_resuming_keeps_the_best_out_of_earlier_stages(tmp_path, name, steps):
     changes = [*CHOSEN, *BEGINS[name][0]]
@@ -184,7 +207,9 @@ def test_resuming_keeps_the_best_out_of_earlier_stages(tmp_path, name, steps):
 @pytest.mark.parametrize(("name", "stage"), [("dfr", "retrained"), ("jtt", "second_stage")])
 def test_what_is_best_on_validation_is_the_method_and_not_its_first_stage(tmp_path, name, stage):
     """Plain accuracy on biased samples is highest for the model that follows the shortcut."""
-    options = {"dfr": BEGINS["dfr"][0], "jtt": ["method.first_epochs=2", "method.up_weight=100.0"]}[name]
+    options = {"dfr": BEGINS["dfr"][0], "jtt": ["method.first_epochs=2", "method.up_weight=100.0"]}[
+        name
+    ]
     small = [*CHOSEN, "data.train=1500", "train.epochs=4", "train.device=cpu", *options]
     chosen = configuration.load(None, dataset="planted", method=name, overrides=small)
     record = run(chosen, tmp_path / "run", console=Console(quiet=True))
@@ -205,7 +230,9 @@ def test_similarities_are_recorded_at_every_evaluation_when_asked(finished, tmp_
     assert found[0]["sets"] != found[1]["sets"]
     pairs = {name: numbers["pairs"] for name, numbers in found[0]["sets"].items()}
     arrays = record.arrays("test")
-    same_label = (arrays["labels"][:, None] == arrays["labels"]) & ~np.eye(300, dtype=bool)  # not with itself
+    same_label = (arrays["labels"][:, None] == arrays["labels"]) & ~np.eye(
+        300, dtype=bool
+    )  # not with itself
     same_bias = arrays["bias"][:, None] == arrays["bias"]
     assert pairs["positive-aligned"] == (same_label & same_bias).sum()
     assert pairs["positive-conflicting"] == (same_label & ~same_bias).sum()
@@ -216,8 +243,15 @@ def test_similarities_are_recorded_at_every_evaluation_when_asked(finished, tmp_
 
 def test_similarities_of_data_without_bias_labels_are_null(tmp_path):
     changes = ["data.name=mnist-mini", "train.steps=2", "train.batch_size=100", "train.device=cpu"]
-    small = ["network.name=simple-conv-3", "network.stride=4", "network.widths=[4]", 'evaluate.classifiers=["own"]']
-    chosen = configuration.load(None, method="ce", overrides=[*changes, *small, "evaluate.similarities=true"])
+    small = [
+        "network.name=simple-conv-3",
+        "network.stride=4",
+        "network.widths=[4]",
+        'evaluate.classifiers=["own"]',
+    ]
+    chosen = configuration.load(
+        None, method="ce", overrides=[*changes, *small, "evaluate.similarities=true"]
+    )
     record = run(chosen, tmp_path / "run", console=Console(quiet=True))
     (event,) = (event for event in record.metrics if event["event"] == "evaluation")
     assert event["similarity"] is None
@@ -230,8 +264,13 @@ def test_predictions_and_weights_reproduce_the_reported_accuracy(finished):
     assert accuracy == pytest.approx(record.result["test"]["own"]["accuracy"]["plain"]["value"])
     assert np.array_equal(arrays["logits"].argmax(1), arrays["predicted"])
     weights = load_file(finished / "weights.safetensors")
-    logits = torch.nn.functional.normalize(torch.from_numpy(arrays["features"])) @ weights["classifier.weight"].T
-    assert torch.allclose(logits + weights["classifier.bias"], torch.from_numpy(arrays["logits"]), atol=1e-5)
+    logits = (
+        torch.nn.functional.normalize(torch.from_numpy(arrays["features"]))
+        @ weights["classifier.weight"].T
+    )
+    assert torch.allclose(
+        logits + weights["classifier.bias"], torch.from_numpy(arrays["logits"]), atol=1e-5
+    )
 
 
 def test_examples_are_of_the_kinds_they_claim(finished):
@@ -239,14 +278,22 @@ def test_examples_are_of_the_kinds_they_claim(finished):
     arrays, examples = record.arrays("test"), record.arrays("examples")
     labels, bias = arrays["labels"][examples["index"]], arrays["bias"][examples["index"]]
     wrong = (arrays["predicted"] != arrays["labels"])[examples["index"]]
-    for kind, holds in (("aligned", labels == bias), ("conflicting", labels != bias), ("mistake", wrong)):
+    for kind, holds in (
+        ("aligned", labels == bias),
+        ("conflicting", labels != bias),
+        ("mistake", wrong),
+    ):
         assert (examples["kind"] == kind).any()
         assert holds[examples["kind"] == kind].all()
     assert len(set(labels[examples["kind"] == "aligned"])) == 10  # spread over the classes
 
 
 def test_a_finished_run_is_not_trained_again(finished):
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file() and path.name != ".lock"}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in finished.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
     result = CliRunner().invoke(app, words(out=finished))
     assert result.exit_code == 0, result.output
     assert "cell-mean" in result.output
@@ -267,15 +314,21 @@ def test_evaluate_repeats_the_result_and_looks_at_other_data(finished, tmp_path)
     again, first = json.loads(target.read_text("utf-8")), RunRecord.read(finished).result
     assert again["test"]["own"] == first["test"]["own"]
     assert again["similarity"] == first["similarity"]
-    other = runner.invoke(app, ["evaluate", str(finished), "--set", "data.test_rho=0.9", "--out", str(target)])
+    other = runner.invoke(
+        app, ["evaluate", str(finished), "--set", "data.test_rho=0.9", "--out", str(target)]
+    )
     assert other.exit_code == 0, other.output
     shifted = json.loads(target.read_text("utf-8"))["test"]["own"]["groups"]["n"]
-    assert [row[y] for y, row in enumerate(shifted)] == [27] * 10  # nine tenths of 30 stand on their own colour
+    assert [row[y] for y, row in enumerate(shifted)] == [
+        27
+    ] * 10  # nine tenths of 30 stand on their own colour
     assert shifted != again["test"]["own"]["groups"]["n"]
 
 
 def checkpoint_steps(out):
-    return sorted(int(path.stem.split("-")[1]) for path in (out / "checkpoints").glob("step-*.ckpt"))
+    return sorted(
+        int(path.stem.split("-")[1]) for path in (out / "checkpoints").glob("step-*.ckpt")
+    )
 
 
 def wait_for(condition, process, seconds=60):
@@ -295,7 +348,12 @@ def test_killed_ten_times_a_run_ends_like_one_that_was_not(finished, tmp_path):
     for _ in range(10):
         process = start(*command)
         before = checkpoint_steps(out)[-1] if checkpoint_steps(out) else 0
-        wait_for(lambda before=before: (checkpoint_steps(out) or [0])[-1] >= before + chance.randint(1, 4), process)
+        wait_for(
+            lambda before=before: (
+                (checkpoint_steps(out) or [0])[-1] >= before + chance.randint(1, 4)
+            ),
+            process,
+        )
         time.sleep(chance.random() * 0.03)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -313,7 +371,10 @@ def test_killed_ten_times_a_run_ends_like_one_that_was_not(finished, tmp_path):
 def test_a_signal_saves_and_the_run_goes_on_later(finished, tmp_path, number):
     out = tmp_path / "run"
     process = start(*words(out=out))
-    wait_for(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0, process)
+    wait_for(
+        lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0,
+        process,
+    )
     process.send_signal(number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number, said
@@ -366,7 +427,9 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(whole, tmp_pat
     content = bytearray(newest.read_bytes())
     if harm == "flip":
         content[len(content) // 2] ^= 1
-    newest.write_bytes({"truncate": content[: len(content) // 3], "flip": content, "empty": b""}[harm])
+    newest.write_bytes(
+        {"truncate": content[: len(content) // 3], "flip": content, "empty": b""}[harm]
+    )
     console = Console(record=True, quiet=False, file=(tmp_path / "said.txt").open("w"))
     run(config(), out, console=console)
     said = console.export_text()
@@ -395,7 +458,9 @@ def test_a_full_disk_while_checkpointing_loses_nothing(whole, tmp_path):
     mount = out / "checkpoints"
     mount.mkdir(parents=True)
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)],
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
@@ -416,7 +481,9 @@ def test_a_full_disk_while_checkpointing_loses_nothing(whole, tmp_path):
 def test_a_read_only_run_folder_is_said_before_anything_is_done(tmp_path):
     mount = tmp_path / "read-only"
     mount.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(mount)], capture_output=True, text=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(mount)], capture_output=True, text=True
+    )
     if done.returncode:
         pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
     try:
@@ -454,7 +521,10 @@ def test_two_processes_cannot_write_one_folder(tmp_path):
         (["--set", "train.epochs=0"], "train.epochs must be at least 1; got 0"),
         (["--set", "train.epochs"], "KEY=VALUE"),
         (["--set", "data.bias=none"], "needs to know the bias"),
-        (["--set", "data.bias=none", "--method", "ce", "--set", "data.sampler=group-balanced"], "no bias labels"),
+        (
+            ["--set", "data.bias=none", "--method", "ce", "--set", "data.sampler=group-balanced"],
+            "no bias labels",
+        ),
         (["--set", "train.batch_size=1"], "compares samples with each other"),
         (["--set", "train.device=cuda:7"], "train.device=cuda:7 cannot be used here"),
         (["--set", "train.batch_size=9000", "--set", "train.drop_last=true"], "leaves no batch"),
@@ -462,10 +532,14 @@ def test_two_processes_cannot_write_one_folder(tmp_path):
     ],
 )
 def test_wrong_input_is_answered_in_one_message(tmp_path, arguments, expected):
-    options = [word for change in SMALL if not change.startswith("network") for word in ("--set", change)]
+    options = [
+        word for change in SMALL if not change.startswith("network") for word in ("--set", change)
+    ]
     if "--dataset" in arguments or "--network" in arguments:
         options = []
-    result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), *options, *arguments])
+    result = CliRunner().invoke(
+        app, ["train", "--out", str(tmp_path / "run"), *options, *arguments]
+    )
     assert result.exit_code == 2, result.output
     assert expected in result.output.replace("\n", " ")
     assert "Traceback" not in result.output
@@ -483,7 +557,16 @@ def test_an_empty_class_is_named(tmp_path):
         rows.append(f"images/{k}.png,{'cat' if k < 8 else 'dog'},{'train' if k < 8 else 'test'}")
     (tmp_path / "all.csv").write_text("\n".join(rows))
     result = CliRunner().invoke(
-        app, ["train", "--dataset", str(tmp_path / "all.csv"), "--method", "ce", "--out", str(tmp_path / "run")]
+        app,
+        [
+            "train",
+            "--dataset",
+            str(tmp_path / "all.csv"),
+            "--method",
+            "ce",
+            "--out",
+            str(tmp_path / "run"),
+        ],
     )
     assert result.exit_code == 2, result.output
     assert "dog" in result.output
@@ -491,7 +574,9 @@ def test_an_empty_class_is_named(tmp_path):
 
 def test_divergence_has_its_own_exit_code(tmp_path):
     out = tmp_path / "run"
-    result = CliRunner().invoke(app, words("optimizer.name=sgd", "optimizer.lr=1e30", method="ce", out=out))
+    result = CliRunner().invoke(
+        app, words("optimizer.name=sgd", "optimizer.lr=1e30", method="ce", out=out)
+    )
     assert result.exit_code == 3, result.output
     assert "Likely cause" in result.output
     assert "optimizer.lr (now 1e+30)" in result.output
@@ -521,12 +606,27 @@ def test_own_images_without_bias_labels_train(tmp_path):
         Image.new("RGB", (10, 10), colour).save(tmp_path / f"{k}.png")
         rows.append(f"{k}.png,{'warm' if k % 2 else 'cold'},{'train' if k < 40 else 'test'}")
     (tmp_path / "own.csv").write_text("\n".join(rows))
-    changes = ["network.name=simple-conv-3", "network.widths=[4, 8]", "train.epochs=8", "train.batch_size=8"]
+    changes = [
+        "network.name=simple-conv-3",
+        "network.widths=[4, 8]",
+        "train.epochs=8",
+        "train.batch_size=8",
+    ]
     changes += ["optimizer.lr=0.01"]
     out = tmp_path / "run"
     options = [word for change in changes for word in ("--set", change)]
     result = CliRunner().invoke(
-        app, ["train", "--dataset", str(tmp_path / "own.csv"), "--method", "ce", "--out", str(out), *options]
+        app,
+        [
+            "train",
+            "--dataset",
+            str(tmp_path / "own.csv"),
+            "--method",
+            "ce",
+            "--out",
+            str(out),
+            *options,
+        ],
     )
     assert result.exit_code == 0, result.output
     record = RunRecord.read(out)
@@ -542,20 +642,29 @@ def test_compare_runs_what_is_missing_and_prints_mean_and_std(tmp_path):
     assert first.exit_code == 0, first.output
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert len(times) == 2
-    second = CliRunner().invoke(app, [*common, "--methods", "ce,eps-supinfonce+fairkl", "--seeds", "2"])
+    second = CliRunner().invoke(
+        app, [*common, "--methods", "ce,eps-supinfonce+fairkl", "--seeds", "2"]
+    )
     assert second.exit_code == 0, second.output
     assert len(list(tmp_path.rglob("result.json"))) == 4
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
     values = [
-        100 * RunRecord.read(tmp_path / "ce" / f"seed-{s}").result["test"]["own"]["accuracy"]["cell-mean"]["value"]
+        100
+        * RunRecord.read(tmp_path / "ce" / f"seed-{s}").result["test"]["own"]["accuracy"][
+            "cell-mean"
+        ]["value"]
         for s in (0, 1)
     ]
-    assert f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" in (tmp_path / "table.md").read_text("utf-8")
+    assert f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" in (
+        tmp_path / "table.md"
+    ).read_text("utf-8")
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
 def test_a_planted_shortcut_is_part_of_the_data_of_a_run():
-    config = configuration.load(dataset="mnist-mini", overrides=["data.inject=colour:0.9", "seed=3"])
+    config = configuration.load(
+        dataset="mnist-mini", overrides=["data.inject=colour:0.9", "seed=3"]
+    )
     data = build.data(config)
     assert data.info.num_biases == 10
     share = (data.train.labels == data.train.bias).double().mean()
@@ -598,13 +707,24 @@ def test_a_method_that_diverges_does_not_stop_a_comparison(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_comparing_all_methods_leaves_out_those_that_the_dataset_does_not_suit(tmp_path, monkeypatch):
+def test_comparing_all_methods_leaves_out_those_that_the_dataset_does_not_suit(
+    tmp_path, monkeypatch
+):
     from fairmargin.methods import METHODS
 
     for name in [name for name in METHODS if name not in ("ce", "simclr", "sin")]:
         monkeypatch.delitem(METHODS, name)
     options = [word for change in (*SMALL, "train.epochs=1") for word in ("--set", change)]
-    common = ["compare", "--dataset", "biased-mnist-mini", "--out", str(tmp_path), *options, "--seeds", "2"]
+    common = [
+        "compare",
+        "--dataset",
+        "biased-mnist-mini",
+        "--out",
+        str(tmp_path),
+        *options,
+        "--seeds",
+        "2",
+    ]
     every = CliRunner().invoke(app, [*common, "--methods", "all"])
     assert every.exit_code == 0, every.output
     assert sorted(path.parent.parent.name for path in tmp_path.rglob("result.json")) == ["ce", "ce"]
@@ -634,6 +754,8 @@ def test_under_torchrun_a_run_is_written_once_and_resumes(tmp_path):
     first = next(e for e in RunRecord.read(single).metrics if e["event"] == "train")
     both = next(e for e in record.metrics if e["event"] == "train")
     assert both["pairs"] == first["pairs"]  # the same samples, in the same batches
-    assert both["terms"]["eps-supinfonce"] == pytest.approx(first["terms"]["eps-supinfonce"], rel=0.05)
+    assert both["terms"]["eps-supinfonce"] == pytest.approx(
+        first["terms"]["eps-supinfonce"], rel=0.05
+    )
     shutil.rmtree(out / "checkpoints")
     assert Path(out / "weights.safetensors").exists()

@@ -48,7 +48,10 @@ def conflicting(model, test):
 
 def steps(**settings):
     return Pipeline(
-        [("projector", FairMarginProjector(random_state=0, **settings)), ("classifier", LogisticRegression())]
+        [
+            ("projector", FairMarginProjector(random_state=0, **settings)),
+            ("classifier", LogisticRegression()),
+        ]
     )
 
 
@@ -72,10 +75,15 @@ def test_fairkl_falls(data):
 
     def measured(projector):
         x = torch.from_numpy(projector.fit(z, y, b).transform(z))
-        return float(fairkl(x, torch.from_numpy(y), torch.from_numpy(b), divergence="moments", negatives=True))
+        return float(
+            fairkl(
+                x, torch.from_numpy(y), torch.from_numpy(b), divergence="moments", negatives=True
+            )
+        )
 
     with_it, without = (
-        measured(FairMarginProjector(max_iter=100, fairkl_weight=weight, random_state=0)) for weight in (1.0, 0.0)
+        measured(FairMarginProjector(max_iter=100, fairkl_weight=weight, random_state=0))
+        for weight in (1.0, 0.0)
     )
     assert with_it < 0.5 * without
 
@@ -83,7 +91,13 @@ def test_fairkl_falls(data):
 def test_the_first_loss_is_that_of_the_whitened_embeddings(data):
     (z, y, b), _ = data
     projector = FairMarginProjector(
-        max_iter=1, batch_size=len(z), sampling="shuffled", alpha=0.3, fairkl_weight=2.0, epsilon=0.1, random_state=0
+        max_iter=1,
+        batch_size=len(z),
+        sampling="shuffled",
+        alpha=0.3,
+        fairkl_weight=2.0,
+        epsilon=0.1,
+        random_state=0,
     ).fit(z, y, b)
     x = (z - z.mean(0)) / z.std(0)
     start = torch.from_numpy(x) @ _whitening(x, z.shape[1]).T
@@ -107,16 +121,22 @@ def test_transform_is_what_components_say(data):
     (z, y, b), (other, _, _) = data
     projector = FairMarginProjector(4, max_iter=5, unit_norm=False, random_state=0).fit(z, y, b)
     assert projector.components_.shape == (4, 10)
-    by_hand = (other - projector.mean_) / projector.scale_ @ projector.components_.T + projector.layers_[0][1]
+    by_hand = (
+        other - projector.mean_
+    ) / projector.scale_ @ projector.components_.T + projector.layers_[0][1]
     assert projector.transform(other) == pytest.approx(by_hand)
     unit = FairMarginProjector(4, max_iter=5, random_state=0).fit(z, y, b).transform(other)
     assert np.linalg.norm(unit, axis=1) == pytest.approx(np.ones(len(other)))
-    assert projector.get_feature_names_out().tolist() == [f"fairmarginprojector{k}" for k in range(4)]
+    assert projector.get_feature_names_out().tolist() == [
+        f"fairmarginprojector{k}" for k in range(4)
+    ]
 
 
 def test_hidden_layers(data):
     (z, y, b), (other, _, _) = data
-    projector = FairMarginProjector(5, hidden=(16,), max_iter=5, unit_norm=False, random_state=0).fit(z, y, b)
+    projector = FairMarginProjector(
+        5, hidden=(16,), max_iter=5, unit_norm=False, random_state=0
+    ).fit(z, y, b)
     assert not hasattr(projector, "components_")
     (w, c), (v, d) = projector.layers_
     x = (other - projector.mean_) / projector.scale_
@@ -129,7 +149,8 @@ def test_the_scale_of_features_does_not_matter(data):
     (z, y, b), _ = data
     scale, shift = np.geomspace(1e-3, 1e3, 10), np.arange(10)
     one, other = (
-        FairMarginProjector(max_iter=10, random_state=0).fit(x, y, b).transform(x) for x in (z, z * scale + shift)
+        FairMarginProjector(max_iter=10, random_state=0).fit(x, y, b).transform(x)
+        for x in (z, z * scale + shift)
     )
     assert one == pytest.approx(other, abs=1e-3)
 
@@ -140,7 +161,8 @@ def test_the_same_random_state_gives_the_same_and_leaves_torch_alone(data):
     expected = torch.rand(3)
     torch.manual_seed(5)
     one, other, third = (
-        FairMarginProjector(max_iter=5, hidden=(8,), random_state=seed).fit(z, y, b).transform(z) for seed in (0, 0, 1)
+        FairMarginProjector(max_iter=5, hidden=(8,), random_state=seed).fit(z, y, b).transform(z)
+        for seed in (0, 0, 1)
     )
     assert np.array_equal(one, other)
     assert not np.allclose(one, third)
@@ -182,7 +204,9 @@ def test_unknown_bias_is_left_out_of_fairkl_only(data):
     other = FairMarginProjector(**settings).fit(z, y).transform(z)
     assert one == pytest.approx(other)
     assert FairMarginProjector(**settings).fit(z, y).bias_values_ is None
-    assert FairMarginProjector(**settings).fit(z, y, np.where(b == 0, -1, b)).bias_values_.tolist() == [1, 2]
+    assert FairMarginProjector(**settings).fit(
+        z, y, np.where(b == 0, -1, b)
+    ).bias_values_.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -216,20 +240,28 @@ def test_what_pandas_calls_missing_is_unknown(data, kind):
     pandas = pytest.importorskip("pandas")
     (z, y, b), _ = data
     values = [None if one == 0 else int(one) if kind == "Int64" else str(one) for one in b]
-    fitted = FairMarginProjector(max_iter=1, random_state=0).fit(z, y, pandas.Series(values, dtype=kind))
+    fitted = FairMarginProjector(max_iter=1, random_state=0).fit(
+        z, y, pandas.Series(values, dtype=kind)
+    )
     assert [int(value) for value in fitted.bias_values_] == [1, 2]
 
 
 def test_numbers_and_texts_are_told_apart_as_texts(data):
     (z, y, b), _ = data
     mixed = np.where(b == 0, "none", b.astype(object))
-    assert FairMarginProjector(max_iter=1).fit(z, y, mixed).bias_values_.tolist() == ["1", "2", "none"]
+    assert FairMarginProjector(max_iter=1).fit(z, y, mixed).bias_values_.tolist() == [
+        "1",
+        "2",
+        "none",
+    ]
 
 
 def test_without_a_known_bias_there_must_be_something_else_to_learn(data):
     (z, y, b), _ = data
     for bias in (None, np.full(len(y), -1), np.full(len(y), None)):
-        with pytest.raises(ValueError, match=r"alpha=0 leaves FairKL alone, .* none is known; give fit the bias"):
+        with pytest.raises(
+            ValueError, match=r"alpha=0 leaves FairKL alone, .* none is known; give fit the bias"
+        ):
             FairMarginProjector(alpha=0).fit(z, y, bias)
     FairMarginProjector(alpha=0, max_iter=1).fit(z, y, b)
     FairMarginProjector(alpha=0, max_iter=1, pseudo_bias=2).fit(z, y)
@@ -238,13 +270,17 @@ def test_without_a_known_bias_there_must_be_something_else_to_learn(data):
 def test_clusters_take_the_place_of_a_bias_nobody_wrote_down(data):
     (z, y, _), _ = data
     cue = _clusters((z - z.mean(0)) / z.std(0), y, 3, np.random.RandomState(0))
-    assert all(len(np.unique(y[cue == k])) == 1 for k in np.unique(cue))  # no two classes share a cluster
+    assert all(
+        len(np.unique(y[cue == k])) == 1 for k in np.unique(cue)
+    )  # no two classes share a cluster
     assert [len(np.unique(cue[y == k])) for k in range(3)] == [3, 3, 3]
     apart = []
     for number in (None, 3):
         projector = FairMarginProjector(max_iter=60, pseudo_bias=number, random_state=0).fit(z, y)
         x = torch.from_numpy(projector.transform(z))
-        apart.append(float(fairkl(x, torch.from_numpy(y), torch.from_numpy(cue), divergence="moments")))
+        apart.append(
+            float(fairkl(x, torch.from_numpy(y), torch.from_numpy(cue), divergence="moments"))
+        )
     assert apart[1] < 0.7 * apart[0]
 
 
@@ -257,14 +293,16 @@ def test_pipeline_grid_search_and_routing(data):
     with sklearn.config_context(enable_metadata_routing=True):
         projector = FairMarginProjector(max_iter=5, random_state=0).set_fit_request(bias=True)
         routed = Pipeline([("projector", projector), ("classifier", LogisticRegression())])
-        assert GridSearchCV(routed, {"classifier__C": [1.0]}, cv=2).fit(z, y, bias=b).best_estimator_[
-            0
-        ].bias_values_.tolist() == [0, 1, 2]
+        assert GridSearchCV(routed, {"classifier__C": [1.0]}, cv=2).fit(
+            z, y, bias=b
+        ).best_estimator_[0].bias_values_.tolist() == [0, 1, 2]
 
 
 def test_it_ends_early_when_nothing_changes_any_more(data):
     (z, y, b), _ = data
-    assert FairMarginProjector(max_iter=400, tol=10.0, n_iter_no_change=2).fit(z, y, b).n_iter_ == 60
+    assert (
+        FairMarginProjector(max_iter=400, tol=10.0, n_iter_no_change=2).fit(z, y, b).n_iter_ == 60
+    )
     projector = FairMarginProjector(max_iter=70, tol=0.0).fit(z, y, b)
     assert projector.n_iter_ == len(projector.loss_curve_) == 70
 
@@ -273,13 +311,19 @@ def test_float32_stays_and_pickles_are_whole(data):
     (z, y, b), _ = data
     projector = FairMarginProjector(max_iter=5, random_state=0).fit(z, y, b)
     assert projector.transform(z.astype(np.float32)).dtype == np.float32
-    assert np.array_equal(pickle.loads(pickle.dumps(projector)).transform(z), projector.transform(z))
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(projector)).transform(z), projector.transform(z)
+    )
 
 
 def test_more_features_than_samples():
     random = np.random.default_rng(0)
     z, y = random.normal(size=(30, 50)), np.arange(30) % 2
-    out = FairMarginProjector(max_iter=5, random_state=0).fit(z, y, random.integers(0, 2, 30)).transform(z)
+    out = (
+        FairMarginProjector(max_iter=5, random_state=0)
+        .fit(z, y, random.integers(0, 2, 30))
+        .transform(z)
+    )
     assert np.isfinite(out).all()
 
 

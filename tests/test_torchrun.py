@@ -15,7 +15,10 @@ HERE = Path(__file__).parent
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo"),
+    pytest.mark.skipif(
+        not dist.is_available() or sys.platform == "win32",
+        reason="needs torch.distributed with gloo",
+    ),
 ]
 
 
@@ -32,7 +35,9 @@ def torchrun(processes, *words, cwd=HERE.parent):
     # What is imported here is what the processes import.
     path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -46,7 +51,9 @@ def steps(tmp_path_factory):
 
 
 def cases():
-    pairs = [(name, network) for name in sorted(METHODS) for network in ("no batch norm", "batch norm")]
+    pairs = [
+        (name, network) for name in sorted(METHODS) for network in ("no batch norm", "batch norm")
+    ]
     return [*pairs, ("eps-supinfonce+fairkl", "empty part")]
 
 
@@ -58,7 +65,11 @@ def test_two_processes_take_the_step_of_one(steps, name, network):
         for kind in ("losses", "gradients", "state"):
             assert two[kind].keys() == one[kind].keys()
             for key, value in one[kind].items():
-                assert torch.allclose(two[kind][key], value, rtol=1e-8, atol=1e-10), (rank, kind, key)
+                assert torch.allclose(two[kind][key], value, rtol=1e-8, atol=1e-10), (
+                    rank,
+                    kind,
+                    key,
+                )
     assert any(g.abs().max() > 1e-6 for g in one["gradients"].values())
 
 
@@ -77,7 +88,9 @@ Path(sys.argv[1], os.environ["RANK"]).write_text(repr([inside, (world_size(), le
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the names of threads from /proc")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="reads the names of threads from /proc"
+)
 def test_the_group_and_its_threads_end_with_the_run(tmp_path):
     """A thread that is left would abort the process now and then when the interpreter ends."""
     script = tmp_path / "leaving.py"

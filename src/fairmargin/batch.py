@@ -15,9 +15,13 @@ class DataInfo:
     bias_names: tuple[str, ...]  # empty: nobody wrote the bias down
     image_shape: tuple[int, int, int]  # channels, height, width
     counts: Tensor  # [classes, biases] of the training split; samples of unknown bias are not in it
-    notes: dict[str, str] = field(default_factory=dict)  # palette, provenance, what was skipped, … for the run record
+    notes: dict[str, str] = field(
+        default_factory=dict
+    )  # palette, provenance, what was skipped, … for the run record
     train_size: int = 0  # samples of the training split, for methods that keep something for each; a run fills it in
-    bias_features: int = 0  # how many each sample brings from a bias-capturing model; 0: none. Likewise
+    bias_features: int = (
+        0  # how many each sample brings from a bias-capturing model; 0: none. Likewise
+    )
 
     @property
     def num_classes(self) -> int:
@@ -43,5 +47,9 @@ class Batch:
         return len(self.labels)
 
     def to(self, device: torch.device | str) -> "Batch":
-        moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if value is not None}
+        moved = {
+            name: value.to(device, non_blocking=True)
+            for name, value in vars(self).items()
+            if value is not None
+        }
         return replace(self, **moved)

@@ -9,4 +9,6 @@ def check_choice(value: str, name: str, choices: Iterable[str]) -> None:
     if value not in options:
         near = difflib.get_close_matches(str(value), options, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown {name} {value!r}: {hint}Choose from {', '.join(map(repr, options))}")
+        raise ValueError(
+            f"unknown {name} {value!r}: {hint}Choose from {', '.join(map(repr, options))}"
+        )

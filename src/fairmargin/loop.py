@@ -58,7 +58,9 @@ class Training:
         self.step = 0
         # Accelerators are waited for to check values in the first step of a run, begun or resumed, and not again.
         self.values_checked = False
-        self.ended_at: int | None = None  # the step after which the method was told that it was the last
+        self.ended_at: int | None = (
+            None  # the step after which the method was told that it was the last
+        )
         self.rates: dict[str, float] = {}  # of the players that moved in the last step
         distributed.synchronize_batch_norm(method)
         if channels_last:
@@ -81,7 +83,9 @@ class Training:
             "step": self.step,
             "ended_at": self.ended_at,
             "method": self.method.state_dict(),
-            "players": {name: player.optimizer.state_dict() for name, player in self.players.items()},
+            "players": {
+                name: player.optimizer.state_dict() for name, player in self.players.items()
+            },
             "loader": self.loader.state_dict(),
             "scaler": self.scaler.state_dict(),
             **({"second": self.second.state_dict()} if self.second is not None else {}),
@@ -105,13 +109,17 @@ class Training:
         if self.second is not None:
             batch = replace(batch, second=self._next_of(self.second))
         if self.channels_last and batch.images.ndim == 4:
-            batch = replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
+            batch = replace(
+                batch, images=batch.images.contiguous(memory_format=torch.channels_last)
+            )
         for name, loss in self._updates(batch):
             player = self.players[name]
             self.rates[name] = player.set_rate(epoch)
             moved.add(name)
             if not math.isfinite(float(loss.detach())):
-                raise Diverged(self._cause(batch, f"the loss of player {name!r} is {float(loss.detach())}"))
+                raise Diverged(
+                    self._cause(batch, f"the loss of player {name!r} is {float(loss.detach())}")
+                )
             player.optimizer.zero_grad(set_to_none=True)
             self.scaler.scale(loss).backward(inputs=player.parameters)
             distributed.average_gradients(player.parameters)
@@ -122,7 +130,10 @@ class Training:
             self.scaler.update()  # here and not once a step: a player may move twice in it
             if self.scaler.get_scale() < LEAST_SCALE:
                 raise Diverged(
-                    self._cause(batch, f"the gradients of player {name!r} are not finite at any scale of its loss")
+                    self._cause(
+                        batch,
+                        f"the gradients of player {name!r} are not finite at any scale of its loss",
+                    )
                 )
         self.rates = {name: rate for name, rate in self.rates.items() if name in moved}
         self.values_checked = True
@@ -154,7 +165,9 @@ class Training:
             yield item
 
     def _cause(self, batch: Batch, what: str) -> str:
-        terms = ", ".join(f"{name} = {float(value.detach()):.4g}" for name, value in self.method.terms.items())
+        terms = ", ".join(
+            f"{name} = {float(value.detach()):.4g}" for name, value in self.method.terms.items()
+        )
         broken = [name for name, value in self.method.terms.items() if not _finite(value)]
         bad = [i for i, x in zip(batch.index.tolist(), batch.images, strict=True) if not _finite(x)]
         lr = max(self.rates.values(), default=0)
@@ -197,7 +210,9 @@ def fit(
 
 
 def _nothing(split: str) -> Iterable[Batch]:
-    raise ValueError(f"this training was set up without a way to sweep over the {split} samples; give it one: sweep=…")
+    raise ValueError(
+        f"this training was set up without a way to sweep over the {split} samples; give it one: sweep=…"
+    )
 
 
 def _seed(seed: int, step: int) -> None:

@@ -27,7 +27,10 @@ class LARS(Optimizer):
         weight_decay: float = 0.0,
         trust: float = 1e-3,
     ) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
+        super().__init__(
+            parameters,
+            {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust},
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -108,7 +111,11 @@ class Player:
     """One player's parameters with its optimizer and schedule. The rate is a function of the position: nothing to save."""
 
     def __init__(
-        self, parameters: list[nn.Parameter], optimizer: Optimizer, lr: float, rate: Callable[[float], float]
+        self,
+        parameters: list[nn.Parameter],
+        optimizer: Optimizer,
+        lr: float,
+        rate: Callable[[float], float],
     ) -> None:
         self.parameters, self.optimizer, self.lr, self.rate = parameters, optimizer, lr, rate
 
@@ -119,7 +126,9 @@ class Player:
         return lr
 
 
-def player(parameters: list[nn.Parameter], optimizer: dict[str, Any], rate: Callable[[float], float]) -> Player:
+def player(
+    parameters: list[nn.Parameter], optimizer: dict[str, Any], rate: Callable[[float], float]
+) -> Player:
     """`optimizer` holds name, lr, weight_decay, momentum, betas and nesterov; each optimizer takes what it has."""
     settings = dict(optimizer)
     name = settings.pop("name")

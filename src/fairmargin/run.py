@@ -17,7 +17,11 @@ from fairmargin.runtime.signals import stop_requests
 
 
 def run(
-    config: Config, path: Path, *, command: Sequence[str] = ("fairmargin.run",), console: Console | None = None
+    config: Config,
+    path: Path,
+    *,
+    command: Sequence[str] = ("fairmargin.run",),
+    console: Console | None = None,
 ) -> RunRecord:
     """Train, evaluate and record in the folder `path`; an interrupted run goes on, a finished one is only read."""
     memory.keep_memory()
@@ -38,6 +42,12 @@ def run(
         with stop_requests() as stop, Display(config, training, console) as display:
             journal = Journal(folder, config, data, training, display, stop)
             journal.begin(command)
-            fit(training, epochs, steps=steps, after_step=journal.after_step, after_epoch=journal.after_epoch)
+            fit(
+                training,
+                epochs,
+                steps=steps,
+                after_step=journal.after_step,
+                after_epoch=journal.after_epoch,
+            )
             journal.conclude()
     return RunRecord.read(path)

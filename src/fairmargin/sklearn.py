@@ -118,7 +118,9 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike, bias: ArrayLike | None = None) -> "FairMarginProjector":
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, bias: ArrayLike | None = None
+    ) -> "FairMarginProjector":
         """Learn the projection.
 
         Args:
@@ -127,13 +129,21 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             bias: [N] values of the attribute that must not matter, of any kind; None, NaN, −1 and an empty text are unknown.
         """
         self._check()
-        given: tuple[Float, NDArray[Any]] = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        given: tuple[Float, NDArray[Any]] = validate_data(
+            self, X, y, dtype=np.float64, ensure_min_samples=2
+        )
         x, targets = given
         check_classification_targets(targets)
         self.classes_, labels = np.unique(targets, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"FairMarginProjector tells classes apart and y has 1 class only: {self.classes_[0]!r}")
-        if self.n_components is not None and self.n_components > x.shape[1] and not len(self.hidden):
+            raise ValueError(
+                f"FairMarginProjector tells classes apart and y has 1 class only: {self.classes_[0]!r}"
+            )
+        if (
+            self.n_components is not None
+            and self.n_components > x.shape[1]
+            and not len(self.hidden)
+        ):
             raise ValueError(
                 f"n_components={self.n_components} is more than the {x.shape[1]} features, and a linear projection adds "
                 "none; lower it, or give hidden layers"
@@ -182,30 +192,50 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _check(self) -> None:
         check_choice(self.sampling, "sampling", SAMPLINGS)
-        least = {"n_components": 1, "max_iter": 1, "batch_size": 4, "n_iter_no_change": 1, "pseudo_bias": 2}
+        least = {
+            "n_components": 1,
+            "max_iter": 1,
+            "batch_size": 4,
+            "n_iter_no_change": 1,
+            "pseudo_bias": 2,
+        }
         for name, low in least.items():
             value = getattr(self, name)
             optional = name in ("n_components", "pseudo_bias")
-            if not (isinstance(value, int | np.integer) and value >= low) and not (value is None and optional):
-                raise ValueError(f"{name} must be an integer of at least {low}{' or None' * optional}; got {value!r}")
+            if not (isinstance(value, int | np.integer) and value >= low) and not (
+                value is None and optional
+            ):
+                raise ValueError(
+                    f"{name} must be an integer of at least {low}{' or None' * optional}; got {value!r}"
+                )
         for name in ("alpha", "fairkl_weight", "weight_decay", "tol"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)!r}")
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be above 0; got {self.learning_rate!r}")
         if not self.alpha and not self.fairkl_weight:
-            raise ValueError("alpha and fairkl_weight are both 0, which leaves nothing to learn; raise one of them")
+            raise ValueError(
+                "alpha and fairkl_weight are both 0, which leaves nothing to learn; raise one of them"
+            )
         if any(width < 1 for width in self.hidden):
-            raise ValueError(f"hidden must be widths of at least 1, like (256,); got {tuple(self.hidden)}")
+            raise ValueError(
+                f"hidden must be widths of at least 1, like (256,); got {tuple(self.hidden)}"
+            )
 
     def _bias(
-        self, x: Float, labels: NDArray[np.intp], bias: ArrayLike | None, random: np.random.RandomState
+        self,
+        x: Float,
+        labels: NDArray[np.intp],
+        bias: ArrayLike | None,
+        random: np.random.RandomState,
     ) -> tuple[NDArray[Any] | None, NDArray[np.int64] | None]:
         """(values, position of each sample's value or −1); clusters of each class where there is no bias."""
         if bias is not None:
             check_consistent_length(x, bias)
             return _coded(bias)
-        return None, None if self.pseudo_bias is None else _clusters(x, labels, self.pseudo_bias, random)
+        return None, None if self.pseudo_bias is None else _clusters(
+            x, labels, self.pseudo_bias, random
+        )
 
     def _start(self, x: Float, random: np.random.RandomState) -> nn.Sequential:
         """The network; if it is linear it starts as a whitening of the embeddings."""
@@ -221,17 +251,26 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return network.to(torch.device(self.device))
 
     def _optimize(
-        self, network: nn.Sequential, x: Float, labels: NDArray[np.intp], cue: NDArray[np.int64] | None, seed: int
+        self,
+        network: nn.Sequential,
+        x: Float,
+        labels: NDArray[np.intp],
+        cue: NDArray[np.int64] | None,
+        seed: int,
     ) -> None:
         device = torch.device(self.device)
         z, y = torch.from_numpy(x).float().to(device), torch.from_numpy(labels).long()
         b = None if cue is None else torch.from_numpy(cue).long()
-        optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = torch.optim.Adam(
+            network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay
+        )
         rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.max_iter)
         self.loss_curve_: list[float] = []
         for batch in islice(self._batches(y, b, seed), self.max_iter):
             part = batch.to(device)
-            loss = self._loss(network(z[part]), y[batch].to(device), None if b is None else b[batch].to(device))
+            loss = self._loss(
+                network(z[part]), y[batch].to(device), None if b is None else b[batch].to(device)
+            )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -250,12 +289,16 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             sampler = BiasAware(y, b, seed=seed)
         size = min(self.batch_size, len(y))
         for epoch in count():
-            yield from (drawn for batch in sampler.batches(epoch, size) if len(drawn := batch.unique()) > 1)
+            yield from (
+                drawn for batch in sampler.batches(epoch, size) if len(drawn := batch.unique()) > 1
+            )
 
     def _loss(self, z: Tensor, y: Tensor, b: Tensor | None) -> Tensor:
         loss = z.new_zeros(())
         if self.alpha:
-            loss = self.alpha * eps_supinfonce(z, y, epsilon=self.epsilon, temperature=self.temperature)
+            loss = self.alpha * eps_supinfonce(
+                z, y, epsilon=self.epsilon, temperature=self.temperature
+            )
         if b is not None and self.fairkl_weight:
             bias_term = fairkl(z, y, b, divergence=self.divergence, negatives=self.negatives)
             loss = loss + self.fairkl_weight * bias_term
@@ -269,14 +312,18 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             log.info("step %d: loss %.4f", len(self.loss_curve_), blocks[-1])
         patience = self.n_iter_no_change
         return (
-            bool(self.tol) and len(blocks) > patience and blocks[-patience:].min() > blocks[:-patience].min() - self.tol
+            bool(self.tol)
+            and len(blocks) > patience
+            and blocks[-patience:].min() > blocks[:-patience].min() - self.tol
         )
 
 
 def _coded(bias: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """(values, position of each sample's value or −1)."""
     given = column_or_1d(bias, dtype=None)
-    objects = np.asarray(bias, dtype=object).ravel()  # where numpy has made no text of a NaN that stands beside texts
+    objects = np.asarray(
+        bias, dtype=object
+    ).ravel()  # where numpy has made no text of a NaN that stands beside texts
     known = np.array([_is_known(value) for value in objects], bool)
     try:
         values, place = np.unique(given[known], return_inverse=True)
@@ -289,7 +336,12 @@ def _coded(bias: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 def _is_known(value: Any) -> bool:
     equal = value == value  # which NaN is not, and pandas' NA does not say
-    return isinstance(equal, bool | np.bool_) and bool(equal) and value is not None and value not in SAYS_NOTHING
+    return (
+        isinstance(equal, bool | np.bool_)
+        and bool(equal)
+        and value is not None
+        and value not in SAYS_NOTHING
+    )
 
 
 def _standard(x: Float) -> tuple[Float, Float]:
@@ -312,7 +364,9 @@ def _whitening(x: Float, components: int) -> Tensor:
     return torch.from_numpy(directions * scale[:, None])
 
 
-def _clusters(x: Float, labels: NDArray[np.intp], number: int, random: np.random.RandomState) -> NDArray[np.int64]:
+def _clusters(
+    x: Float, labels: NDArray[np.intp], number: int, random: np.random.RandomState
+) -> NDArray[np.int64]:
     """Clusters of each class; no two classes share one, because they were not found together."""
     cue = np.zeros(len(x), np.int64)
     for y in np.unique(labels):

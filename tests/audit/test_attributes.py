@@ -8,23 +8,38 @@ import torch
 from PIL import Image
 
 from fairmargin.audit import attributes
-from fairmargin.audit.attributes import Attribute, Pictures, file_attributes, image_statistics, metadata_attributes
+from fairmargin.audit.attributes import (
+    Attribute,
+    Pictures,
+    file_attributes,
+    image_statistics,
+    metadata_attributes,
+)
 from fairmargin.data.split import ArraySplit, FileSplit
 from fairmargin.data.table import BadManifest
 
 
 def random_pictures(n: int = 3, height: int = 15, width: int = 16) -> torch.Tensor:
-    return torch.randint(0, 256, (n, 3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return torch.randint(
+        0, 256, (n, 3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def flat(*colours: tuple[int, int, int], side: int = 16) -> torch.Tensor:
-    return torch.tensor(colours, dtype=torch.uint8)[:, :, None, None].expand(-1, -1, side, side).clone()
+    return (
+        torch.tensor(colours, dtype=torch.uint8)[:, :, None, None]
+        .expand(-1, -1, side, side)
+        .clone()
+    )
 
 
 def grey_of(image: np.ndarray) -> np.ndarray:
     """[H, W] of [3, H, W], pixel by pixel."""
     return np.array(
-        [[image[:, i, j] @ [0.299, 0.587, 0.114] for j in range(image.shape[2])] for i in range(image.shape[1])]
+        [
+            [image[:, i, j] @ [0.299, 0.587, 0.114] for j in range(image.shape[2])]
+            for i in range(image.shape[1])
+        ]
     )
 
 
@@ -35,8 +50,12 @@ class TestAgainstLoops:
 
     def test_brightness_and_contrast(self):
         for i, grey in enumerate(self.grey):
-            assert float(attributes.brightness(self.pictures)[i]) == pytest.approx(grey.mean(), abs=1e-5)
-            assert float(attributes.contrast(self.pictures)[i]) == pytest.approx(grey.std(), abs=1e-5)
+            assert float(attributes.brightness(self.pictures)[i]) == pytest.approx(
+                grey.mean(), abs=1e-5
+            )
+            assert float(attributes.contrast(self.pictures)[i]) == pytest.approx(
+                grey.std(), abs=1e-5
+            )
 
     def test_sharpness(self):
         for i, grey in enumerate(self.grey):
@@ -46,7 +65,9 @@ class TestAgainstLoops:
                 for c in range(1, grey.shape[1] - 1)
             ]
             expected = math.log(np.var(inner) + 1e-6)
-            assert float(attributes.sharpness(self.pictures)[i]) == pytest.approx(expected, abs=1e-4)
+            assert float(attributes.sharpness(self.pictures)[i]) == pytest.approx(
+                expected, abs=1e-4
+            )
 
     def test_edge_density(self):
         for i, grey in enumerate(self.grey):
@@ -55,7 +76,9 @@ class TestAgainstLoops:
                 for r in range(grey.shape[0] - 1)
                 for c in range(grey.shape[1] - 1)
             ]
-            assert float(attributes.edge_density(self.pictures)[i]) == pytest.approx(np.mean(steep), abs=1e-6)
+            assert float(attributes.edge_density(self.pictures)[i]) == pytest.approx(
+                np.mean(steep), abs=1e-6
+            )
 
     def test_background_is_the_median_of_the_outermost_pixels(self):
         for i, image in enumerate(self.images.numpy()):
@@ -67,15 +90,25 @@ class TestAgainstLoops:
                 if r in (0, height - 1) or c in (0, width - 1)
             ]
             median = np.sort(border, axis=0)[(len(border) - 1) // 2] / 255
-            np.testing.assert_allclose(attributes.background_colour(self.pictures)[i], median, atol=1e-6)
+            np.testing.assert_allclose(
+                attributes.background_colour(self.pictures)[i], median, atol=1e-6
+            )
             deviation = (np.array(border) / 255).std(0).mean()
-            assert float(attributes.background_texture(self.pictures)[i]) == pytest.approx(deviation, abs=1e-5)
+            assert float(attributes.background_texture(self.pictures)[i]) == pytest.approx(
+                deviation, abs=1e-5
+            )
 
     def test_commonest_colour(self):
         for i, image in enumerate(self.images.numpy()):
-            boxes = [tuple(image[:, r, c] // 64) for r in range(image.shape[1]) for c in range(image.shape[2])]
+            boxes = [
+                tuple(image[:, r, c] // 64)
+                for r in range(image.shape[1])
+                for c in range(image.shape[2])
+            ]
             most = max(sorted(set(boxes)), key=boxes.count)
-            np.testing.assert_allclose(attributes.commonest_colour(self.pictures)[i], (np.array(most) + 0.5) / 4)
+            np.testing.assert_allclose(
+                attributes.commonest_colour(self.pictures)[i], (np.array(most) + 0.5) / 4
+            )
 
     def test_saturation_and_tonal_range(self):
         for i, image in enumerate(self.images.numpy() / 255):
@@ -83,9 +116,13 @@ class TestAgainstLoops:
             assert float(attributes.saturation(self.pictures)[i]) == pytest.approx(chroma, abs=1e-5)
             grey = self.grey[i]
             spots = [
-                grey[r : r + 3, c : c + 3].mean() for r in range(grey.shape[0] - 2) for c in range(grey.shape[1] - 2)
+                grey[r : r + 3, c : c + 3].mean()
+                for r in range(grey.shape[0] - 2)
+                for c in range(grey.shape[1] - 2)
             ]
-            np.testing.assert_allclose(attributes.tonal_range(self.pictures)[i], [min(spots), max(spots)], atol=1e-5)
+            np.testing.assert_allclose(
+                attributes.tonal_range(self.pictures)[i], [min(spots), max(spots)], atol=1e-5
+            )
 
 
 def test_hue_goes_around_the_wheel():
@@ -102,7 +139,11 @@ def test_a_flat_background_is_exact_although_the_object_touches_it():
 
 
 def test_border_layout_sees_the_edge_and_not_the_middle():
-    bare, middle, edge = flat((0, 0, 0), side=28), flat((0, 0, 0), side=28), flat((0, 0, 0), side=28)
+    bare, middle, edge = (
+        flat((0, 0, 0), side=28),
+        flat((0, 0, 0), side=28),
+        flat((0, 0, 0), side=28),
+    )
     middle[:, :, 4:24, 4:24] = 200
     edge[:, :, :3, :3] = 200
     layout = lambda images: attributes.border_layout(Pictures(images))
@@ -113,7 +154,9 @@ def test_border_layout_sees_the_edge_and_not_the_middle():
 def test_blur_lowers_sharpness():
     sharp = random_pictures(2, 16, 16)
     blurred = torch.nn.functional.avg_pool2d(sharp.float(), 3, 1, 1).to(torch.uint8)
-    assert bool((attributes.sharpness(Pictures(blurred)) < attributes.sharpness(Pictures(sharp)) - 1).all())
+    assert bool(
+        (attributes.sharpness(Pictures(blurred)) < attributes.sharpness(Pictures(sharp)) - 1).all()
+    )
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 9, 9), (2, 3, 1, 1), (2, 3, 2, 5), (2, 4, 8, 8)])
@@ -125,7 +168,10 @@ def test_odd_shapes_have_finite_attributes(shape):
 
 
 def test_chunks_make_no_difference_and_progress_reaches_the_end(monkeypatch):
-    split, threads = ArraySplit(random_pictures(11), torch.zeros(11).long()), torch.get_num_threads()
+    split, threads = (
+        ArraySplit(random_pictures(11), torch.zeros(11).long()),
+        torch.get_num_threads(),
+    )
     index, told = torch.tensor([10, 3, 4, 0, 9, 8, 1]), []
     whole, thumbnails = image_statistics(split, index)
     monkeypatch.setattr(attributes, "AT_ONCE", 2 * 3 * 15 * 16)
@@ -143,7 +189,9 @@ def test_files_tell_size_and_type(tmp_path):
     paths = [tmp_path / "a.png", tmp_path / "b.JPG", tmp_path / "c.png"]
     for path, (width, height) in zip(paths, [(10, 20), (30, 20), (10, 10)], strict=True):
         Image.new("RGB", (width, height)).save(path)
-    split = FileSplit(paths, torch.zeros(3).long(), lambda path: torch.zeros(3, 8, 8, dtype=torch.uint8))
+    split = FileSplit(
+        paths, torch.zeros(3).long(), lambda path: torch.zeros(3, 8, 8, dtype=torch.uint8)
+    )
     found = {one.name: one for one in file_attributes(split, torch.tensor([2, 1, 0]))}
     assert found["picture size"].values.tolist() == [[10, 10], [30, 20], [10, 20]]
     assert found["aspect ratio"].values[:, 0].tolist() == [1, 1.5, 0.5]
@@ -151,7 +199,9 @@ def test_files_tell_size_and_type(tmp_path):
     assert found["file type"].values.tolist() == [1, 0, 1]
     expected = math.log10(paths[2].stat().st_size)
     assert float(found["file size"].values[0, 0]) == pytest.approx(expected, abs=1e-5)
-    assert file_attributes(ArraySplit(random_pictures(), torch.zeros(3).long()), torch.arange(3)) == []
+    assert (
+        file_attributes(ArraySplit(random_pictures(), torch.zeros(3).long()), torch.arange(3)) == []
+    )
 
 
 class TestMetadata:
@@ -176,10 +226,14 @@ class TestMetadata:
 
     @pytest.mark.parametrize("word", ["nan", "inf"])
     def test_words_that_float_accepts_are_no_numbers(self, word):
-        assert metadata_attributes({"c": [*map(str, range(100)), word]})[0] == []  # so the column is a name
+        assert (
+            metadata_attributes({"c": [*map(str, range(100)), word]})[0] == []
+        )  # so the column is a name
 
     def test_names_and_constants_are_left_out_and_said_so(self):
-        found, left_out = metadata_attributes({"id": [f"p{i}" for i in range(50)], "same": ["x"] * 50})
+        found, left_out = metadata_attributes(
+            {"id": [f"p{i}" for i in range(50)], "same": ["x"] * 50}
+        )
         assert found == []
         assert 'column "id": 50 different values' in left_out[0]
         assert 'column "same": one value' in left_out[1]
@@ -188,7 +242,11 @@ class TestMetadata:
 class TestManifestColumns:
     def columns(self, tmp_path, text, paths, **changes):
         (tmp_path / "m.csv").write_text(text)
-        options = {"base": tmp_path, "path_column": "path", "leave_out": ("label", "split")} | changes
+        options = {
+            "base": tmp_path,
+            "path_column": "path",
+            "leave_out": ("label", "split"),
+        } | changes
         return attributes.manifest_columns(tmp_path / "m.csv", paths, **options)
 
     def test_in_the_order_of_the_files(self, tmp_path):
@@ -198,6 +256,8 @@ class TestManifestColumns:
 
     def test_other_names_and_bad_rows(self, tmp_path):
         text = "file,label,split,camera\na.png,x,train,1\nbroken\n"
-        assert self.columns(tmp_path, text, [tmp_path / "a.png"], path_column="file") == {"camera": ["1"]}
+        assert self.columns(tmp_path, text, [tmp_path / "a.png"], path_column="file") == {
+            "camera": ["1"]
+        }
         with pytest.raises(BadManifest, match='no column "path"'):
             self.columns(tmp_path, text, [])

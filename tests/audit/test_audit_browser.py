@@ -24,7 +24,9 @@ def page(tmp_path_factory):
     labels, random = data.train.labels.numpy(), np.random.default_rng(0)
     told = np.where(random.random(len(labels)) < 0.8, labels, random.integers(0, 10, len(labels)))
     columns = {
-        "a column whose name is rather long for a telephone": [f"value <{v}> of_some_length" for v in told],
+        "a column whose name is rather long for a telephone": [
+            f"value <{v}> of_some_length" for v in told
+        ],
         "age": [f"{y + random.standard_normal():.3f}" for y in told],
     }
     found = audit_data(data, columns=columns, samples=1500, permutations=199)

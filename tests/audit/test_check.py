@@ -35,7 +35,9 @@ def test_a_limit_that_is_just_met_holds(run):
 
 def test_broken_limits_are_handed_back(run):
     broken = check(run, [Limit("worst-group", 0.81), Limit(GAP, 0.3), Limit("plain", 0.0)])
-    assert [(one.limit.name, one.value, one.low, one.high) for one in broken] == [("worst-group", 0.8, 0.7, 0.9)]
+    assert [(one.limit.name, one.value, one.low, one.high) for one in broken] == [
+        ("worst-group", 0.8, 0.7, 0.9)
+    ]
 
 
 def test_the_lower_end_is_compared_when_asked(run):
@@ -58,7 +60,8 @@ def test_another_classifier(run):
 
 
 @pytest.mark.parametrize(
-    ("name", "bound", "said"), [("plain", 80, "0.8"), ("plan", 0.5, "plain"), ("plain", -1, "0 to 1")]
+    ("name", "bound", "said"),
+    [("plain", 80, "0.8"), ("plan", 0.5, "plain"), ("plain", -1, "0 to 1")],
 )
 def test_limits_that_are_none(name, bound, said):
     with pytest.raises(ValueError, match=said):
@@ -68,7 +71,11 @@ def test_limits_that_are_none(name, bound, said):
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--min-worst-group", "0.8"], 0, "holds   worst-group: 0.800 (0.700–0.900), at least 0.8 wanted"),
+        (
+            ["--min-worst-group", "0.8"],
+            0,
+            "holds   worst-group: 0.800 (0.700–0.900), at least 0.8 wanted",
+        ),
         (
             ["--min-worst-group", "0.8", "--lower-bound"],
             1,
@@ -92,16 +99,23 @@ def test_exit_codes(run, options, code, said):
 
 def test_without_bias_labels_it_says_what_cannot_be_checked(tmp_path):
     folder = write_awkward_run(tmp_path / "run")
-    result = runner.invoke(app, ["check", str(folder), "--min-worst-group", "0.8", "--max-gap", "0.1"])
+    result = runner.invoke(
+        app, ["check", str(folder), "--min-worst-group", "0.8", "--max-gap", "0.1"]
+    )
     assert result.exit_code == 2
-    assert "cannot check worst-group, equalised-odds gap: its test set has no bias labels" in result.output
+    assert (
+        "cannot check worst-group, equalised-odds gap: its test set has no bias labels"
+        in result.output
+    )
     assert runner.invoke(app, ["check", str(folder), "--min-accuracy", "plain=0.1"]).exit_code == 0
 
 
 def write_grouped_run(folder, sizes, wrong):
     """A run on cats and dogs by day and night; `wrong` are the (label, bias) groups without one right answer."""
     write_run(folder, "ce", n=100)
-    info = DataInfo("pets", ("cat", "dog"), ("day", "night"), (3, 8, 8), torch.tensor([[95, 5], [5, 95]]))
+    info = DataInfo(
+        "pets", ("cat", "dog"), ("day", "night"), (3, 8, 8), torch.tensor([[95, 5], [5, 95]])
+    )
     cells = [(y, b) for y in range(2) for b in range(2) for _ in range(sizes[y][b])]
     labels, bias = torch.tensor(cells).T
     answers = torch.tensor([1 - y if (y, b) in wrong else y for y, b in cells])
@@ -125,7 +139,9 @@ def test_groups_too_small_to_be_judged_do_not_pass(tmp_path):
     assert "  warning: 2 of 4 groups have fewer than 10 test samples" in result.output
     assert re.search(r"UNSURE  lower end of worst-group: 0\.9\d\d \(1\.000, 0\.9", result.output)
     assert "2 groups have fewer than 10 test samples and cannot be judged" in result.output
-    assert "(label=cat, bias=night) 0 of 9 right, (label=dog, bias=day) 0 of 9 right" in result.output
+    assert (
+        "(label=cat, bias=night) 0 of 9 right, (label=dog, bias=day) 0 of 9 right" in result.output
+    )
     assert "--ignore-small-groups" in result.output
     (one,) = check(run, [Limit("worst-group", 0.8)])
     assert one.unsure
@@ -139,7 +155,9 @@ def test_groups_too_small_to_be_judged_do_not_pass(tmp_path):
 
 def test_small_groups_matter_to_limits_on_groups_only(tmp_path):
     run = write_grouped_run(tmp_path / "run", ((50, 12), (9, 50)), ((1, 0),))
-    found = checks(run, [Limit("worst-group", 0.8), Limit(GAP, 0.5), Limit("plain", 0.9), Limit("aligned", 1)])
+    found = checks(
+        run, [Limit("worst-group", 0.8), Limit(GAP, 0.5), Limit("plain", 0.9), Limit("aligned", 1)]
+    )
     assert [one.unsure for one in found] == [True, True, False, False]
     assert "1 group has fewer than 10 test samples" in str(found[1])
 
@@ -156,7 +174,12 @@ def test_where_all_groups_are_small_the_worst_was_looked_for_among_all(tmp_path)
     result = runner.invoke(app, ["check", str(run), "--min-worst-group", "0.8"])
     assert result.exit_code == 0, result.output
     assert "warning: no group has 10 test samples" in result.output
-    assert runner.invoke(app, ["check", str(run), "--min-worst-group", "0.8", "--lower-bound"]).exit_code == 1
+    assert (
+        runner.invoke(
+            app, ["check", str(run), "--min-worst-group", "0.8", "--lower-bound"]
+        ).exit_code
+        == 1
+    )
 
 
 def test_what_cannot_be_checked_counts_before_what_is_broken(tmp_path):

@@ -41,7 +41,9 @@ def test_background_colour_is_first(biased):
     assert first["p_corrected"] == pytest.approx(1 / 200)
     assert first["strength"] == pytest.approx((0.95 - 0.1) / 0.9, abs=0.02)
     assert first["follows_known_bias"] == 1
-    assert "Background colour alone tells the label 95 %" in biased.verdict or "96 %" in biased.verdict
+    assert (
+        "Background colour alone tells the label 95 %" in biased.verdict or "96 %" in biased.verdict
+    )
     assert attribute(biased, "mean colour")["echo_of"] == "background colour"
     assert attribute(biased, "edge density")["verdict"] == "correlate"
 
@@ -55,30 +57,48 @@ def test_what_may_see_the_digit_is_no_shortcut(biased):
 
 def test_numbers_are_consistent(biased):
     json.dumps(biased.json, allow_nan=False)
-    assert [one["rank"] for one in biased.json["attributes"]] == list(range(1, len(biased.json["attributes"]) + 1))
+    assert [one["rank"] for one in biased.json["attributes"]] == list(
+        range(1, len(biased.json["attributes"]) + 1)
+    )
     for one in biased.json["attributes"]:
         assert one["balanced_accuracy"] == pytest.approx(np.mean(list(one["recall"].values())))
         assert one["strength"] == pytest.approx((one["balanced_accuracy"] - 0.1) / 0.9)
         assert one["p"] <= one["p_corrected"] <= 1
     assert biased.json["settings"]["samples"] == 3600
-    assert biased.json["settings"]["scored"] in (1795, 1796, 1797, 1798, 1799, 1800)  # half of every class
+    assert biased.json["settings"]["scored"] in (
+        1795,
+        1796,
+        1797,
+        1798,
+        1799,
+        1800,
+    )  # half of every class
     assert biased.json["planted"] is None
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_without_a_shortcut_none_is_reported(seed):
-    found = audit_data(build("biased-mnist-mini", rho=0.1, seed=seed), samples=1200, permutations=199)
+    found = audit_data(
+        build("biased-mnist-mini", rho=0.1, seed=seed), samples=1200, permutations=199
+    )
     assert found.json["shortcuts"] == []
     assert found.verdict.startswith("No shortcut found among 15 attributes")
     colour = attribute(found, "background colour")
     assert colour["verdict"] == "nothing"
-    assert colour["follows_known_bias"] is None  # a bias that goes with no class is nothing to follow
-    assert attribute(found, "edge density")["verdict"] == "correlate"  # ones are thin, and that is no fault of the data
+    assert (
+        colour["follows_known_bias"] is None
+    )  # a bias that goes with no class is nothing to follow
+    assert (
+        attribute(found, "edge density")["verdict"] == "correlate"
+    )  # ones are thin, and that is no fault of the data
 
 
 @pytest.mark.slow
 def test_unbiased_in_twenty_seeds():
-    reported = [audit_data(build("biased-mnist-mini", rho=0.1, seed=s), seed=s).json["shortcuts"] for s in range(20)]
+    reported = [
+        audit_data(build("biased-mnist-mini", rho=0.1, seed=s), seed=s).json["shortcuts"]
+        for s in range(20)
+    ]
     assert sum(map(bool, reported)) <= 1
 
 
@@ -88,7 +108,9 @@ def test_nothing_in_noise():
     assert [section.id for section in found.sections] == ["ranking", "method"]
 
 
-@pytest.mark.parametrize(("kind", "by"), [("colour", "background colour"), ("patch", "border layout")])
+@pytest.mark.parametrize(
+    ("kind", "by"), [("colour", "background colour"), ("patch", "border layout")]
+)
 def test_planted_shortcuts_are_found(kind, by):
     found = audit_data(inject(build("mnist-mini"), f"{kind}:0.95"), samples=1200, permutations=199)
     planted = found.json["planted"]
@@ -113,7 +135,9 @@ def test_a_shortcut_without_contradictions_is_found_and_doubted():
     found = audit_data(inject(noise(300, 3), "patch:1"), permutations=199)
     assert found.json["planted"]["found"]
     assert attribute(found, "border layout")["contradicting"] == 0
-    assert "under another name" in str(next(s for s in found.sections if s.id == "ranking").tables[0].rows[0][-1])
+    assert "under another name" in str(
+        next(s for s in found.sections if s.id == "ranking").tables[0].rows[0][-1]
+    )
 
 
 def test_what_only_many_attributes_tell_together():
@@ -125,7 +149,9 @@ def test_what_only_many_attributes_tell_together():
     texture = data.train.pixels.float() / 255 - 0.5
     level = 60 + 100 * light + 20 * torch.rand(1200, generator=random)
     pixels = level[:, None, None, None] + texture * (20 + 60 * rough[:, None, None, None])
-    found = audit_data(replace(data, train=replace(data.train, pixels=pixels.to(torch.uint8))), permutations=199)
+    found = audit_data(
+        replace(data, train=replace(data.train, pixels=pixels.to(torch.uint8))), permutations=199
+    )
     assert attribute(found, "blind model")["verdict"] == "shortcut"
     for name in ("brightness", "sharpness"):
         assert attribute(found, name)["strength"] < 0.35
@@ -195,7 +221,10 @@ def test_known_bias_with_a_class_left_out():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"permutations": 50}, "with 50 permutations no p-value is below 0.0196, and alpha is 0.01; take at least 100"),
+        (
+            {"permutations": 50},
+            "with 50 permutations no p-value is below 0.0196, and alpha is 0.01; take at least 100",
+        ),
         ({"alpha": 0.0}, "alpha must lie between 0 and 1; got 0"),
         ({"strong": 1.5}, r"strength of a shortcut must lie in \(0, 1\]; got 1.5"),
         ({"samples": 3}, "at least 40 samples; got 3"),
@@ -217,7 +246,11 @@ def test_progress_tells_every_phase():
     told = []
     audit_data(noise(100), permutations=199, progress=lambda *said: told.append(said))
     ended = [(what, total) for what, done, total in told if done == total]
-    assert ended == [("looking at pictures", 100), ("asking attributes", 15), ("permuting labels", 199)]
+    assert ended == [
+        ("looking at pictures", 100),
+        ("asking attributes", 15),
+        ("permuting labels", 199),
+    ]
 
 
 def test_clusters_of_few_pictures():

@@ -31,10 +31,15 @@ def test_accuracies_are_those_of_the_answers(found):
     given = biased()
     right = given["predicted"] == given["labels"]
     assert found.json["accuracy"]["plain"]["value"] == pytest.approx(right.mean())
-    cells = [[right[(given["labels"] == y) & (given["bias"] == b)].mean() for b in range(3)] for y in range(3)]
+    cells = [
+        [right[(given["labels"] == y) & (given["bias"] == b)].mean() for b in range(3)]
+        for y in range(3)
+    ]
     assert found.json["accuracy"]["cell-mean"]["value"] == pytest.approx(np.mean(cells))
     assert found.json["accuracy"]["worst-group"]["value"] == pytest.approx(np.min(cells))
-    assert found.json["by_class"]["correct"] == [int(right[given["labels"] == y].sum()) for y in range(3)]
+    assert found.json["by_class"]["correct"] == [
+        int(right[given["labels"] == y].sum()) for y in range(3)
+    ]
     assert found.json["classifier"] == "own"
 
 
@@ -49,7 +54,12 @@ def test_without_the_training_set_nothing_is_called_aligned(found):
 def test_verdict_and_sections_say_what_is_wrong(found):
     assert "weakest group" in found.verdict
     assert "the bias can be read" in found.verdict
-    assert [section.id for section in found.sections] == ["accuracy", "geometry", "readable", "slices"]
+    assert [section.id for section in found.sections] == [
+        "accuracy",
+        "geometry",
+        "readable",
+        "slices",
+    ]
     for section in found.sections:
         assert all(len(row) == len(table.head) for table in section.tables for row in table.rows)
     assert found.sections[0].figures[0].body.startswith("<svg")
@@ -60,7 +70,8 @@ def test_a_biased_embedding_is_ordered_by_bias_and_a_fair_one_is_not():
     given = biased()
     fair = given | {"embeddings": given["embeddings"][:, :3] + 0.0}
     shares = [
-        [link["share"] for link in audit_arrays(one).json["geometry"]["ordering"]["links"]] for one in (given, fair)
+        [link["share"] for link in audit_arrays(one).json["geometry"]["ordering"]["links"]]
+        for one in (given, fair)
     ]
     assert shares[0][0] > 0.95
     assert shares[0][1] < 0.1
@@ -71,7 +82,9 @@ def test_a_biased_embedding_is_ordered_by_bias_and_a_fair_one_is_not():
 def test_the_bias_is_read_off_against_chance(found):
     classes = found.json["bias_readable"]["classes"]
     assert [one["class"] for one in classes] == [0, 1, 2]
-    assert all(one["accuracy"]["value"] > 0.97 and one["chance"] == pytest.approx(1 / 3) for one in classes)
+    assert all(
+        one["accuracy"]["value"] > 0.97 and one["chance"] == pytest.approx(1 / 3) for one in classes
+    )
     random = biased() | {"bias": np.random.default_rng(5).integers(0, 3, 600)}
     blind = audit_arrays(random).json["bias_readable"]
     assert abs(blind["above_chance"]) < 0.15
@@ -97,7 +110,9 @@ def loop_sets(z, y, b, k):
         for j in range(len(z)):
             if i != j and y[i] == k and b[i] >= 0 and b[j] >= 0:
                 sign = "positive" if y[i] == y[j] else "negative"
-                found[f"{sign}-{'aligned' if b[i] == b[j] else 'conflicting'}"].append(float(z[i] @ z[j]))
+                found[f"{sign}-{'aligned' if b[i] == b[j] else 'conflicting'}"].append(
+                    float(z[i] @ z[j])
+                )
     return found
 
 
@@ -114,13 +129,19 @@ def test_fairkl_of_a_class_by_plain_loops():
             assert found[k]["sets"][name]["std"] == pytest.approx(np.std(sets[name]))
         for sign in ("positive", "negative"):
             a, c = (2 - 2 * np.array(sets[f"{sign}-{kind}"]) for kind in ("aligned", "conflicting"))
-            kl = 0.5 * ((a.var() + (a.mean() - c.mean()) ** 2) / c.var() - math.log(a.var() / c.var()) - 1)
+            kl = 0.5 * (
+                (a.var() + (a.mean() - c.mean()) ** 2) / c.var() - math.log(a.var() / c.var()) - 1
+            )
             assert found[k]["kl"][sign] == pytest.approx(kl)
 
 
 def test_fairkl_of_a_class_is_the_loss_on_its_samples():
     g = torch.Generator().manual_seed(1)
-    x, y, b = torch.randn(40, 4, generator=g), torch.arange(40) % 2, torch.randint(3, (40,), generator=g)
+    x, y, b = (
+        torch.randn(40, 4, generator=g),
+        torch.arange(40) % 2,
+        torch.randint(3, (40,), generator=g),
+    )
     found = fairkl_by_class(x, y, b, 2)
     for k in range(2):
         alone = fairkl(x[y == k].double(), y[y == k], b[y == k], variance_floor=0.0)
@@ -130,7 +151,9 @@ def test_fairkl_of_a_class_is_the_loss_on_its_samples():
     assert single["kl"]["positive"] == pytest.approx(whole["kl"]["positive"])
     assert single["kl"]["negative"] is None
     both = fairkl(x.double(), y, b, negatives=True)
-    assert min(one["fairkl"] for one in found) < float(both) * 3  # of the same size; anchors are split by class
+    assert (
+        min(one["fairkl"] for one in found) < float(both) * 3
+    )  # of the same size; anchors are split by class
 
 
 def test_fairkl_of_a_class_without_pairs_is_none():
@@ -155,7 +178,9 @@ def test_without_answers_a_cross_validated_probe_is_judged():
     random = np.random.default_rng(0)
     noise = {"embeddings": random.normal(size=(300, 40)), "labels": np.arange(300) % 3}
     at = audit_arrays(noise).json["accuracy"]["plain"]
-    assert at["value"] == pytest.approx(1 / 3, abs=0.1)  # had it seen what it is judged on, this would be far above
+    assert at["value"] == pytest.approx(
+        1 / 3, abs=0.1
+    )  # had it seen what it is judged on, this would be far above
 
 
 def test_a_run_is_read_and_its_kept_pictures_are_shown(tmp_path):
@@ -164,12 +189,16 @@ def test_a_run_is_read_and_its_kept_pictures_are_shown(tmp_path):
     found = audit_run(run, progress=lambda doing, done, total: steps.append((doing, done, total)))
     result = json.loads((run / "result.json").read_text("utf-8"))
     stored = np.load(run / "test.npz")
-    assert found.json["accuracy"]["plain"]["value"] == pytest.approx((stored["predicted"] == stored["labels"]).mean())
+    assert found.json["accuracy"]["plain"]["value"] == pytest.approx(
+        (stored["predicted"] == stored["labels"]).mean()
+    )
     assert found.json["method"] == result["method"]
     assert {"aligned", "conflicting", "train-weighted"} <= set(found.json["accuracy"])
     assert found.json["groups"]["n"] == result["test"]["own"]["groups"]["n"]
     for doing in {step[0] for step in steps}:
-        assert [step for step in steps if step[0] == doing][-1][1:] == (steps_total(steps, doing),) * 2
+        assert [step for step in steps if step[0] == doing][-1][1:] == (
+            steps_total(steps, doing),
+        ) * 2
 
 
 def steps_total(steps, doing):
@@ -181,7 +210,9 @@ def test_a_run_without_bias_labels(tmp_path):
     assert found.json["bias_readable"] is None
     assert list(found.json["accuracy"]) == ["plain"]
     assert found.json["class_names"][1] == "<b>dog</b>"
-    assert all("<b>dog" not in str(figure.body) for section in found.sections for figure in section.figures)
+    assert all(
+        "<b>dog" not in str(figure.body) for section in found.sections for figure in section.figures
+    )
 
 
 def test_an_unfinished_run_is_said_so(tmp_path):
@@ -195,7 +226,10 @@ def test_text_labels_and_positions_give_the_same(tmp_path):
     text = given | {name: words[given[name]] for name in ("labels", "predicted", "bias")}
     file = tmp_path / "x.npz"
     np.savez(file, **text)
-    one, other = audit_arrays(file), audit_arrays(given | {"class_names": words, "bias_names": words})
+    one, other = (
+        audit_arrays(file),
+        audit_arrays(given | {"class_names": words, "bias_names": words}),
+    )
     assert one.json == other.json
     assert one.title == "Audit of x.npz"
 
@@ -205,10 +239,15 @@ def test_bytes_are_the_text_they_spell(tmp_path):
     words = np.array(["ant", "bée", "cow"])
     text = given | {name: words[given[name]] for name in ("labels", "predicted", "bias")}
     text["bias"][:50] = ""
-    encoded = {name: np.char.encode(text[name], "utf-8") for name in ("labels", "predicted", "bias")}
+    encoded = {
+        name: np.char.encode(text[name], "utf-8") for name in ("labels", "predicted", "bias")
+    }
     np.savez(tmp_path / "x.npz", **text | encoded)
     assert audit_arrays(tmp_path / "x.npz").json == audit_arrays(text).json
-    named = given | {"class_names": np.char.encode(words, "utf-8"), "bias_names": np.char.encode(words, "utf-8")}
+    named = given | {
+        "class_names": np.char.encode(words, "utf-8"),
+        "bias_names": np.char.encode(words, "utf-8"),
+    }
     assert read(named).class_names == read(named).bias_names == ("ant", "bée", "cow")
     digits = given | {"labels": given["labels"].astype("S1"), "bias": given["bias"].astype("S1")}
     del digits["predicted"]
@@ -230,18 +269,24 @@ def test_classes_without_slices_are_named():
     given = {name: values[kept] for name, values in given.items()}
     given["predicted"] = given["labels"]
     found = audit_arrays(given)
-    assert "In the 2 of 3 classes with enough samples to look for slices, none fails" in found.verdict
+    assert (
+        "In the 2 of 3 classes with enough samples to look for slices, none fails" in found.verdict
+    )
     said = "too few samples to look for slices in 1 class (a class needs 40): 2"
     assert said in found.warnings
     assert found.sections[-1].lead.endswith(f"Bias labels were not used. There were {said}.")
-    assert "No slice fails" in audit_arrays(biased(n=300, follows=0.0)).verdict  # with enough of every class
+    assert (
+        "No slice fails" in audit_arrays(biased(n=300, follows=0.0)).verdict
+    )  # with enough of every class
 
 
 def test_many_classes_without_slices_are_counted():
     labels = np.arange(60) % 30
     (said,) = [
         warning
-        for warning in audit_arrays({"embeddings": np.eye(30)[labels], "labels": labels, "predicted": labels}).warnings
+        for warning in audit_arrays(
+            {"embeddings": np.eye(30)[labels], "labels": labels, "predicted": labels}
+        ).warnings
         if "slices" in warning
     ]
     assert said.endswith("18, 19 and 10 more")
@@ -267,7 +312,10 @@ def test_logits_that_are_not_finite_are_no_answer():
 
 def test_answers_count_before_logits():
     given = biased(n=300)
-    assert read(given | {"logits": np.zeros((300, 3))}).predicted.tolist() == given["predicted"].tolist()
+    assert (
+        read(given | {"logits": np.zeros((300, 3))}).predicted.tolist()
+        == given["predicted"].tolist()
+    )
 
 
 def test_a_misspelt_array_is_warned_about():

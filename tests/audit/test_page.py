@@ -89,7 +89,9 @@ def test_boxes_tell_the_middle():
 
 
 def test_share_map():
-    body = drawings.share_map(np.array([[0.75, 0.25], [0.0, 1.0]]), ["a", "b"], ["x", "y<"], "label")
+    body = drawings.share_map(
+        np.array([[0.75, 0.25], [0.0, 1.0]]), ["a", "b"], ["x", "y<"], "label"
+    )
     assert "a: 75.0 % x" in body
     assert "b: 100.0 % y&lt;" in body
     assert body.count('class="aligned"') == 2

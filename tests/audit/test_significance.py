@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from fairmargin.audit.attributes import Attribute
-from fairmargin.audit.significance import Answers, Score, ask, ask_together, echoes, halves, judge, rank
+from fairmargin.audit.significance import (
+    Answers,
+    Score,
+    ask,
+    ask_together,
+    echoes,
+    halves,
+    judge,
+    rank,
+)
 
 
 def category(codes: np.ndarray, levels: int) -> Attribute:
@@ -46,7 +55,9 @@ def test_a_category_is_told_by_its_table():
 def test_a_tree_tells_what_can_be_told():
     random = np.random.default_rng(0)
     labels = random.integers(0, 3, 600)
-    clear = np.stack([np.cos(labels * 2.0), np.sin(labels * 2.0)], 1) + 0.05 * random.standard_normal((600, 2))
+    clear = np.stack(
+        [np.cos(labels * 2.0), np.sin(labels * 2.0)], 1
+    ) + 0.05 * random.standard_normal((600, 2))
     fit, score = halves(labels, 0)
     assert (ask(numbers(clear), labels, fit, score, 3).predicted == labels[score]).all()
     noise = ask(numbers(random.standard_normal((600, 2))), labels, fit, score, 3)
@@ -74,13 +85,20 @@ def test_judge_by_hand():
 
     def balanced(predicted: np.ndarray, y: np.ndarray) -> float:
         return float(
-            np.mean([np.mean([p == k for p, t in zip(predicted, y, strict=True) if t == k]) for k in range(3)])
+            np.mean(
+                [
+                    np.mean([p == k for p, t in zip(predicted, y, strict=True) if t == k])
+                    for k in range(3)
+                ]
+            )
         )
 
     scores = judge(answers, labels, 3, permutations=60, seed=5)
     again = np.random.default_rng(5)
     orders = [again.permutation(18) for _ in range(60)]
-    chance = np.array([[balanced(one.predicted, labels[order]) for one in answers] for order in orders])
+    chance = np.array(
+        [[balanced(one.predicted, labels[order]) for one in answers] for order in orders]
+    )
     spread = chance.std(0)
     for k, one in enumerate(answers):
         observed = balanced(one.predicted, labels)
@@ -89,7 +107,9 @@ def test_judge_by_hand():
         if k < 2:
             z = (observed - 1 / 3) / spread[k]
             # The third never changes its answer: it stays at chance, 0, in every permutation.
-            most = [max(0, *((chance[b, j] - 1 / 3) / spread[j] for j in (0, 1))) for b in range(60)]
+            most = [
+                max(0, *((chance[b, j] - 1 / 3) / spread[j] for j in (0, 1))) for b in range(60)
+            ]
             assert scores[k].p_corrected == (1 + sum(m >= z - 1e-9 for m in most)) / 61
         assert scores[k].p_corrected >= scores[k].p
     assert (scores[2].p, scores[2].p_corrected) == (1, 1)
@@ -123,7 +143,14 @@ def test_no_more_false_alarms_than_promised():
 def test_progress_is_told():
     told = []
     labels = np.arange(20) % 2
-    judge([saying(labels)], labels, 2, permutations=120, seed=0, progress=lambda *said: told.append(said))
+    judge(
+        [saying(labels)],
+        labels,
+        2,
+        permutations=120,
+        seed=0,
+        progress=lambda *said: told.append(said),
+    )
     assert told[-1] == ("permuting labels", 120, 120)
     assert len(told) == 3
 
@@ -133,7 +160,12 @@ def scored(accuracy: float, error: float = 0.01) -> Score:
 
 
 def test_rank_prefers_the_simple_among_equals():
-    assert rank([scored(0.5), scored(0.9), scored(0.91), scored(0.94)], [0, 0, 0, 0]) == [3, 1, 2, 0]
+    assert rank([scored(0.5), scored(0.9), scored(0.91), scored(0.94)], [0, 0, 0, 0]) == [
+        3,
+        1,
+        2,
+        0,
+    ]
     assert rank([scored(0.93), scored(0.94), scored(0.2)], [0, 0, 0]) == [0, 1, 2]
     assert rank([scored(0.3), scored(0.94), scored(0.5)], [1, 2, 0]) == [2, 0, 1]
 
@@ -153,4 +185,6 @@ def test_an_echo_is_told_from_a_second_shortcut():
 def test_without_mistakes_an_echo_says_the_same():
     labels = np.arange(100) % 2
     assert echoes(saying(labels), saying(labels), labels)
-    assert not echoes(saying(np.where(np.arange(100) < 10, 1 - labels, labels)), saying(labels), labels)
+    assert not echoes(
+        saying(np.where(np.arange(100) < 10, 1 - labels, labels)), saying(labels), labels
+    )

@@ -86,7 +86,9 @@ def test_small_classes_are_named():
     x, y, _ = blobs(0)
     y = y.copy()
     y[:15] = 3
-    found = find_slices(x, y, np.full(len(y), -1))  # a model that never answers is wrong everywhere alike
+    found = find_slices(
+        x, y, np.full(len(y), -1)
+    )  # a model that never answers is wrong everywhere alike
     assert found.left_out == (3,)
     assert found.found == ()
 
@@ -102,7 +104,9 @@ def test_the_same_seed_finds_the_same():
     predicted = mistaken(y, apart)
     first, second = (find_slices(x, y, predicted, seed=9) for _ in range(2))
     assert [one.p for one in first.found] == [one.p for one in second.found]
-    assert all(np.array_equal(a.members, b.members) for a, b in zip(first.found, second.found, strict=True))
+    assert all(
+        np.array_equal(a.members, b.members) for a, b in zip(first.found, second.found, strict=True)
+    )
 
 
 def test_wide_embeddings_are_reduced_and_the_slice_survives():
@@ -136,6 +140,10 @@ def test_wilson_of_an_error_rate():
     ],
 )
 def test_wrong_input_is_said_so(change, said):
-    given = {"embeddings": np.zeros((10, 2), np.float32), "labels": np.zeros(10, int), "predicted": np.zeros(10, int)}
+    given = {
+        "embeddings": np.zeros((10, 2), np.float32),
+        "labels": np.zeros(10, int),
+        "predicted": np.zeros(10, int),
+    }
     with pytest.raises(ValueError, match=said):
         find_slices(**given | change)

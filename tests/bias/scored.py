@@ -11,7 +11,9 @@ def write_scores(folder, data, features_of, *, seed=0, **facts):
     """`features_of` gives [N, G] of a split."""
     splits = {"train": data.train, "valid": data.valid, "test": data.test}
     said = {
-        name: Answers(features_of(split), torch.zeros(len(split), data.info.num_classes), split.labels)
+        name: Answers(
+            features_of(split), torch.zeros(len(split), data.info.num_classes), split.labels
+        )
         for name, split in splits.items()
     }
     hashes = {name: data_hash(split) for name, split in splits.items()}

@@ -48,7 +48,9 @@ runner = CliRunner()
 
 
 def config(*changes, method=FAIRKL, bias=None, seed=0):
-    return configuration.load(dataset="planted", method=method, bias=bias, seed=seed, overrides=[*SMALL, *changes])
+    return configuration.load(
+        dataset="planted", method=method, bias=bias, seed=seed, overrides=[*SMALL, *changes]
+    )
 
 
 def one_hot(split):
@@ -81,9 +83,16 @@ def test_scores_of_0_and_1_give_the_discrete_fairkl(divergence, scope, negatives
     y, b = torch.arange(24) % 3, torch.randint(3, (24,), generator=g)
     shape = (24, 5) if views == 1 else (24, views, 5)
     z = torch.randn(shape, dtype=torch.float64, generator=g).requires_grad_()
-    same = {"divergence": divergence, "scope": scope, "negatives": negatives, "normalize": normalize}
+    same = {
+        "divergence": divergence,
+        "scope": scope,
+        "negatives": negatives,
+        "normalize": normalize,
+    }
     labelled = losses.fairkl(z, y, b, **same)
-    scored = losses.fairkl(z, y, bias_features=7 * F.one_hot(b).double(), **same)  # length does not matter
+    scored = losses.fairkl(
+        z, y, bias_features=7 * F.one_hot(b).double(), **same
+    )  # length does not matter
     assert float(labelled.detach()) > 0
     torch.testing.assert_close(scored, labelled, rtol=1e-12, atol=1e-14)
     gradients = [torch.autograd.grad(loss, z)[0] for loss in (labelled, scored)]
@@ -91,10 +100,14 @@ def test_scores_of_0_and_1_give_the_discrete_fairkl(divergence, scope, negatives
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-11, atol=1e-14)
     # On the same path through the pairs, to the last bit.
     by_pairs = losses.fairkl(z, y, b, chunk=24 * views, **same)
-    assert torch.equal(by_pairs, losses.fairkl(z, y, bias_features=F.one_hot(b).double(), chunk=24 * views, **same))
+    assert torch.equal(
+        by_pairs, losses.fairkl(z, y, bias_features=F.one_hot(b).double(), chunk=24 * views, **same)
+    )
 
 
-@pytest.mark.parametrize("options", [{}, {"divergence": "moments", "negatives": True}, {"scope": "anchor"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"divergence": "moments", "negatives": True}, {"scope": "anchor"}]
+)
 def test_a_step_with_scores_of_0_and_1_is_the_labelled_step(options):
     batch = tiny.batch(dtype=torch.float64)
     features = F.one_hot(batch.bias, tiny.BIASES).double()
@@ -156,8 +169,12 @@ def test_a_capture_is_a_run_and_its_features_stand_in_the_order_of_the_split(mad
         with torch.inference_mode():
             for i in (0, 5, len(part) - 1):
                 h = method.encoder(data.eval_views(part.images(torch.tensor([i]))))
-                torch.testing.assert_close(said.features[i], h[0], rtol=1e-4, atol=1e-4)  # other batches, other sums
-                torch.testing.assert_close(said.logits[i], method.classifier(h)[0], rtol=1e-4, atol=1e-3)
+                torch.testing.assert_close(
+                    said.features[i], h[0], rtol=1e-4, atol=1e-4
+                )  # other batches, other sums
+                torch.testing.assert_close(
+                    said.logits[i], method.classifier(h)[0], rtol=1e-4, atol=1e-3
+                )
         assert torch.equal(said.labels, part.labels)
         assert found.facts["hashes"][split] == data_hash(part)
     assert bool((found.splits["train"].features >= 0).all())  # after a ReLU, as the paper's
@@ -168,7 +185,9 @@ def test_the_bias_labels_judge_the_capture_and_are_not_in_its_file(made):
     _, chosen, folder, found = made
     said, train = found.splits["train"], build.data(chosen).train
     right = (said.logits.argmax(1) == train.labels)[train.bias != train.labels]
-    assert found.facts["accuracy"]["train"]["conflicting"] == pytest.approx(right.double().mean().item())
+    assert found.facts["accuracy"]["train"]["conflicting"] == pytest.approx(
+        right.double().mean().item()
+    )
     tensors, _ = load_weights(folder / FILE)
     assert {key.partition(".")[2] for key in tensors} == {"features", "logits", "labels"}
     assert chosen.data.bias == "none"
@@ -177,7 +196,11 @@ def test_the_bias_labels_judge_the_capture_and_are_not_in_its_file(made):
 def test_made_again_nothing_is_trained_and_without_the_file_it_is_the_same(made):
     _, chosen, folder, _ = made
     file, weights = folder / FILE, folder / "weights.safetensors"
-    before, written, trained = file.read_bytes(), file.stat().st_mtime_ns, weights.stat().st_mtime_ns
+    before, written, trained = (
+        file.read_bytes(),
+        file.stat().st_mtime_ns,
+        weights.stat().st_mtime_ns,
+    )
     capture.make(chosen, folder, console=quiet())
     assert file.stat().st_mtime_ns == written
     file.unlink()
@@ -192,7 +215,9 @@ def test_an_interrupted_capture_goes_on(tmp_path):
     )
     whole = capture.make(chosen, tmp_path / "whole", console=quiet())
     capture.make(chosen, tmp_path / "cut", console=quiet())
-    (tmp_path / "cut" / "result.json").unlink()  # as if killed: the newest checkpoint lost, nothing exported
+    (
+        tmp_path / "cut" / "result.json"
+    ).unlink()  # as if killed: the newest checkpoint lost, nothing exported
     max((tmp_path / "cut" / "checkpoints").glob("*.ckpt")).unlink()
     (tmp_path / "cut" / FILE).unlink()
     again = capture.make(chosen, tmp_path / "cut", console=quiet())
@@ -205,17 +230,29 @@ def test_the_usual_capture_goes_by_the_size_of_the_images():
     assert capture.usual((3, 65, 64)) == capture.usual((3, 224, 224)) == "bagnet18"
     chosen = capture.configuration(dataset="planted", overrides=SMALL)
     assert chosen.network.name == "simple-conv-1"
-    assert chosen.network.options == {"stride": 2, "widths": (8, 16)}  # of the network it stands in for
+    assert chosen.network.options == {
+        "stride": 2,
+        "widths": (8, 16),
+    }  # of the network it stands in for
     assert capture.configuration(dataset="planted", capture="bagnet18").optimizer.weight_decay == 0
     assert capture.configuration(dataset="planted", capture="early-stopped").train.epochs == 1
-    longer = capture.configuration(dataset="planted", capture="early-stopped", overrides=["train.epochs=3"])
+    longer = capture.configuration(
+        dataset="planted", capture="early-stopped", overrides=["train.epochs=3"]
+    )
     assert longer.train.epochs == 3  # what is asked for wins
     with pytest.raises(ValueError, match="did you mean 'bagnet18'"):
         capture.configuration(dataset="planted", capture="bagnet")
 
 
 def test_a_one_pixel_model_finds_the_tint_and_not_the_bar(tmp_path):
-    easy = ["data.train=500", "data.test=160", "data.side=8", "data.noise=0.1", "train.epochs=6", "evaluate.every=0"]
+    easy = [
+        "data.train=500",
+        "data.test=160",
+        "data.side=8",
+        "data.noise=0.1",
+        "train.epochs=6",
+        "evaluate.every=0",
+    ]
     chosen = capture.configuration(dataset="planted", overrides=easy)
     found = capture.make(chosen, tmp_path, console=quiet())
     accuracy = found.facts["accuracy"]["test"]
@@ -251,7 +288,9 @@ def test_an_empty_validation_split_has_empty_scores(tmp_path):
 
 def told(train, cosine_5=0.1):
     empty = dict.fromkeys(("median", "95 %", "same bias", "other bias"))
-    return Captured({}, {"accuracy": {"train": train}, "cosines": {"raw": {"5 %": cosine_5, **empty}}})
+    return Captured(
+        {}, {"accuracy": {"train": train}, "cosines": {"raw": {"5 %": cosine_5, **empty}}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +316,9 @@ def test_cosines_are_summarised_over_pairs_of_one_class():
     assert found["other bias"] == pytest.approx(0)
     assert found["5 %"] == pytest.approx(0)
     assert found["95 %"] == pytest.approx(1)
-    alone = capture.cosines(Answers(features[:1], torch.zeros(1, 2), torch.tensor([0])), None)["raw"]
+    alone = capture.cosines(Answers(features[:1], torch.zeros(1, 2), torch.tensor([0])), None)[
+        "raw"
+    ]
     assert set(alone.values()) == {None}
 
 
@@ -285,13 +326,18 @@ def test_cosines_are_summarised_over_pairs_of_one_class():
 
 
 def test_where_scores_are_looked_for(tmp_path):
-    assert score_file.locate(None, "planted", 3).as_posix() == "runs/scores/planted/seed-3/scores.safetensors"
+    assert (
+        score_file.locate(None, "planted", 3).as_posix()
+        == "runs/scores/planted/seed-3/scores.safetensors"
+    )
     assert score_file.locate(tmp_path, "planted", 3) == tmp_path / FILE
     (tmp_path / "seed-3").mkdir()
     assert score_file.locate(tmp_path, "planted", 3) == tmp_path / "seed-3" / FILE
     assert score_file.locate(tmp_path, "planted", 4) == tmp_path / FILE
     (tmp_path / FILE).write_bytes(b"")
-    assert score_file.locate(tmp_path, "planted", 3) == tmp_path / FILE  # its own before those of others
+    assert (
+        score_file.locate(tmp_path, "planted", 3) == tmp_path / FILE
+    )  # its own before those of others
     assert score_file.locate(tmp_path / FILE, "planted", 9) == tmp_path / FILE
 
 
@@ -306,8 +352,17 @@ def test_missing_scores_come_with_the_command_that_makes_them(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     message = refused(config(bias=bias, seed=3))
     command = message.partition("Make it: ")[2]
-    assert f"--bias {bias} needs runs/scores/planted/seed-3/scores.safetensors" in message.replace("\\", "/")
-    assert shlex.split(command)[:6] == ["fairmargin", "scores", "--dataset", "planted", "--seed", "3"]
+    assert f"--bias {bias} needs runs/scores/planted/seed-3/scores.safetensors" in message.replace(
+        "\\", "/"
+    )
+    assert shlex.split(command)[:6] == [
+        "fairmargin",
+        "scores",
+        "--dataset",
+        "planted",
+        "--seed",
+        "3",
+    ]
     assert "--set data.rho=0.8" in command
     assert "train.epochs" not in command
     made = runner.invoke(app, [*shlex.split(command)[1:], "--set", "train.epochs=1"])
@@ -320,7 +375,9 @@ def test_missing_scores_come_with_the_command_that_makes_them(tmp_path, monkeypa
 def test_scores_of_something_else_are_refused(tmp_path):
     data = build.data(config())
     write_scores(tmp_path, data, one_hot)
-    use = lambda *changes, **more: config(f"data.scores={tmp_path}", *changes, bias="scores", **more)
+    use = lambda *changes, **more: config(
+        f"data.scores={tmp_path}", *changes, bias="scores", **more
+    )
     assert visible_bias(use(), data).features
     assert "other pixels, files or bias labels in the train split" in refused(use("data.noise=0.1"))
     assert "128 samples, not 240 in the train split" in refused(use("data.train=300"))
@@ -349,7 +406,9 @@ def test_scores_in_another_order_are_refused(tmp_path):
     assert "the samples in another order in the train split" in refused(
         config(f"data.scores={tmp_path}", bias="scores")
     )
-    others = replace(data.train, labels=(data.train.labels + (torch.arange(len(data.train)) == 0)) % 4)
+    others = replace(
+        data.train, labels=(data.train.labels + (torch.arange(len(data.train)) == 0)) % 4
+    )
     write_scores(tmp_path, replace(data, train=others), one_hot)
     assert "samples of other classes" in refused(config(f"data.scores={tmp_path}", bias="scores"))
 
@@ -407,7 +466,9 @@ def blobs(sizes, seed=0, dimension=6):
     g = torch.Generator().manual_seed(seed)
     group = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     group = group[torch.randperm(len(group), generator=g)]
-    return torch.eye(dimension)[group] + 0.05 * torch.randn(len(group), dimension, generator=g), group
+    return torch.eye(dimension)[group] + 0.05 * torch.randn(
+        len(group), dimension, generator=g
+    ), group
 
 
 def test_clusters_of_a_class_are_numbered_by_size_and_assign_held_out_samples():
@@ -421,7 +482,9 @@ def test_clusters_of_a_class_are_numbered_by_size_and_assign_held_out_samples():
     assert torch.equal(found["valid"], rank[held_group])
     again = cluster({"train": x, "valid": held}, labels, 3, of="class", seed=0)
     assert torch.equal(again["train"], found["train"])
-    scaled = cluster({"train": 9 * x, "valid": held}, labels, 3, of="class", seed=0)  # directions count
+    scaled = cluster(
+        {"train": 9 * x, "valid": held}, labels, 3, of="class", seed=0
+    )  # directions count
     assert torch.equal(scaled["train"], found["train"])
 
 
@@ -431,12 +494,17 @@ def test_clusters_over_all_mean_the_same_in_every_class():
     y = torch.where(torch.arange(len(x)) % 5 == 0, 1 - group, group)
     features, labels = {"train": x, "valid": x[:0]}, {"train": y, "valid": y[:0]}
     assert torch.equal(cluster(features, labels, 2, of="all", seed=0)["train"], group)
-    assert torch.equal(cluster(features, labels, 2, of="class", seed=0)["train"], (group != y).long())
+    assert torch.equal(
+        cluster(features, labels, 2, of="class", seed=0)["train"], (group != y).long()
+    )
 
 
 def test_clusters_of_few_or_equal_samples():
     y = torch.tensor([0, 1, 1, 1])
-    features = {"train": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]), "valid": torch.ones(1, 2)}
+    features = {
+        "train": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]),
+        "valid": torch.ones(1, 2),
+    }
     found = cluster(features, {"train": y, "valid": torch.tensor([1])}, 3, of="class", seed=0)
     assert found["train"][0] == 0
     assert len(found["train"][1:].unique()) == 1
@@ -458,7 +526,10 @@ def scored(tmp_path):
 
 def test_methods_see_features_or_clusters_and_never_the_labels(scored):
     data, where = scored
-    seen = {bias: visible_bias(config(where, bias=bias), data) for bias in ("labels", "none", "scores", "clusters")}
+    seen = {
+        bias: visible_bias(config(where, bias=bias), data)
+        for bias in ("labels", "none", "scores", "clusters")
+    }
     assert seen["labels"].splits["train"].bias is data.train.bias
     for bias in ("none", "scores"):
         assert all(split.bias is None for split in seen[bias].splits.values())
@@ -472,17 +543,27 @@ def test_methods_see_features_or_clusters_and_never_the_labels(scored):
     pseudo = clusters.splits["train"].bias
     assert torch.equal(clusters.info.counts, count_cells(data.train.labels, pseudo, 4, 4))
     assert not torch.equal(pseudo, data.train.bias)
-    assert visible_bias(config(where, "data.clusters_of=class", bias="clusters"), data).info.num_biases == 2
-    assert visible_bias(config(where, "data.clusters=3", bias="clusters"), data).info.num_biases == 3
+    assert (
+        visible_bias(config(where, "data.clusters_of=class", bias="clusters"), data).info.num_biases
+        == 2
+    )
+    assert (
+        visible_bias(config(where, "data.clusters=3", bias="clusters"), data).info.num_biases == 3
+    )
     assert data.info.bias_names != ()  # what evaluation looks at is untouched
 
 
 def test_every_batch_brings_its_own_features(scored):
     data, where = scored
-    chosen = config(where, "method.second=shuffled", "method.second_views=own", method=SOFTCON, bias="scores")
+    chosen = config(
+        where, "method.second=shuffled", "method.second_views=own", method=SOFTCON, bias="scores"
+    )
     training = build.training(chosen, build.method(chosen, data), data, torch.device("cpu"))
     batches = {"train": list(training.loader), "second": list(training.second)}
-    batches |= {"valid": list(training.sweep("valid")), "train sweep": list(training.sweep("train"))}
+    batches |= {
+        "valid": list(training.sweep("valid")),
+        "train sweep": list(training.sweep("train")),
+    }
     for name, found in batches.items():
         whole = colours(data.valid if name == "valid" else data.train)
         assert found
@@ -508,7 +589,8 @@ def test_other_bias_labels_change_nothing_in_training(tmp_path, bias, method, ch
     chosen = config(f"data.scores={tmp_path}", *changes, method=method, bias=bias)
     true = build.data(chosen)
     shuffled = {
-        name: replace(split, bias=split.bias.flip(0)) for name, split in (("train", true.train), ("valid", true.valid))
+        name: replace(split, bias=split.bias.flip(0))
+        for name, split in (("train", true.train), ("valid", true.valid))
     }
     info = replace(true.info, counts=count_cells(true.train.labels, shuffled["train"].bias, 4, 4))
     after = []
@@ -551,7 +633,8 @@ def test_hidden_labels_choose_no_epoch(scored, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["group-dro", "lnl", "blind-eye", "dfr", "biasbal", "biascon+ce", "end", "group-balanced"]
+    "name",
+    ["group-dro", "lnl", "blind-eye", "dfr", "biasbal", "biascon+ce", "end", "group-balanced"],
 )
 def test_methods_that_need_labels_are_sent_to_clusters(scored, name):
     data, where = scored
@@ -564,9 +647,14 @@ def test_methods_that_need_labels_are_sent_to_clusters(scored, name):
 
 def test_methods_that_take_features_say_what_to_run_without(scored):
     data, where = scored
-    with pytest.raises(ValueError, match=r'needs to know the bias.*"fairmargin scores" and train with --bias scores'):
+    with pytest.raises(
+        ValueError,
+        match=r'needs to know the bias.*"fairmargin scores" and train with --bias scores',
+    ):
         build.method(config(bias="none"), data)
-    with pytest.raises(ValueError, match=r'"fairmargin scores" and train with --bias scores.*biascon'):
+    with pytest.raises(
+        ValueError, match=r'"fairmargin scores" and train with --bias scores.*biascon'
+    ):
         build.method(config(method=SOFTCON), data)
     with pytest.raises(ValueError, match=r"variant=paper.*--bias clusters"):
         build.method(config(where, "method.variant=authors", bias="scores"), data)
@@ -600,7 +688,9 @@ def test_rare_scores_are_drawn_more_often():
 def test_softcon_draws_its_second_stream_by_scores(tmp_path):
     data = build.data(config())
     write_scores(tmp_path, data, one_hot)
-    chosen = config(f"data.scores={tmp_path}", "method.second=weighted", method=SOFTCON, bias="scores")
+    chosen = config(
+        f"data.scores={tmp_path}", "method.second=weighted", method=SOFTCON, bias="scores"
+    )
     training = build.training(chosen, build.method(chosen, data), data, torch.device("cpu"))
     drawn = torch.cat([batch.index for _ in range(4) for batch in training.second])
     share = lambda index: (data.train.bias != data.train.labels)[index].double().mean()
@@ -621,12 +711,30 @@ def test_a_split_whose_labels_cannot_be_hidden_is_refused():
 
 def test_compare_with_scores_over_two_seeds(tmp_path):
     for seed in ("0", "1"):
-        made = invoke("scores", "--dataset", "planted", "--seed", seed, "--out", str(tmp_path / "s" / f"seed-{seed}"))
+        made = invoke(
+            "scores",
+            "--dataset",
+            "planted",
+            "--seed",
+            seed,
+            "--out",
+            str(tmp_path / "s" / f"seed-{seed}"),
+        )
         assert made.exit_code == 0, made.output
         assert "conflicting" in made.output
         assert "centred" in made.output
     where = ["--set", f"data.scores={tmp_path / 's'}"]
-    words = ["compare", "--dataset", "planted", "--methods", f"{FAIRKL},{SOFTCON}", "--bias", "scores", "--seeds", "2"]
+    words = [
+        "compare",
+        "--dataset",
+        "planted",
+        "--methods",
+        f"{FAIRKL},{SOFTCON}",
+        "--bias",
+        "scores",
+        "--seeds",
+        "2",
+    ]
     done = invoke(*words, "--out", str(tmp_path / "runs"), *where)
     assert done.exit_code == 0, done.output
     results = sorted((tmp_path / "runs").rglob("result.json"))
@@ -644,7 +752,9 @@ def test_compare_with_scores_over_two_seeds(tmp_path):
 def test_runs_that_saw_something_else_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert invoke("train", "--dataset", "planted", "--method", "ce").exit_code == 0
-    assert invoke("train", "--dataset", "planted", "--method", "ce", "--bias", "none").exit_code == 0
+    assert (
+        invoke("train", "--dataset", "planted", "--method", "ce", "--bias", "none").exit_code == 0
+    )
     assert (tmp_path / "runs" / "planted" / "ce" / "seed-0" / "result.json").is_file()
     assert (tmp_path / "runs" / "planted-bias-none" / "ce" / "seed-0" / "result.json").is_file()
 
@@ -654,9 +764,15 @@ def test_runs_that_saw_something_else_have_folders_of_their_own(tmp_path, monkey
     [
         (["train", "--bias", "score"], 'did you mean "scores"?'),
         (["train", "--bias", "scores"], "fairmargin scores --dataset planted --seed 0"),
-        (["compare", "--bias", "clusters", "--seeds", "1"], "fairmargin scores --dataset planted --seed 0"),
+        (
+            ["compare", "--bias", "clusters", "--seeds", "1"],
+            "fairmargin scores --dataset planted --seed 0",
+        ),
         (["scores", "--capture", "bagnet"], "did you mean 'bagnet18'?"),
-        (["train", "--bias", "clusters", "--set", "data.clusters=1"], "data.clusters must be at least 2; got 1"),
+        (
+            ["train", "--bias", "clusters", "--set", "data.clusters=1"],
+            "data.clusters must be at least 2; got 1",
+        ),
         (["scores", "--out", "{out}/file"], "cannot write into"),
     ],
 )
@@ -671,7 +787,9 @@ def test_mistakes_are_said_in_one_message(tmp_path, monkeypatch, words, expected
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo")
+@pytest.mark.skipif(
+    not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo"
+)
 def test_two_processes_share_the_scores_by_index(tmp_path):
     """Made and used under torchrun, they give the features and the weights of one process."""
     # Adam would blow up the rounding of gradients that are 0, as of a bias in front of a batch norm.
@@ -683,14 +801,25 @@ def test_two_processes_share_the_scores_by_index(tmp_path):
         for words in (
             ["scores", "--out", str(out / "made")],
             ["train", "--method", SOFTCON, "--bias", "scores", *used, "--out", str(out / "scores")],
-            ["train", "--method", "group-dro", "--bias", "clusters", *used, "--out", str(out / "clusters")],
+            [
+                "train",
+                "--method",
+                "group-dro",
+                "--bias",
+                "clusters",
+                *used,
+                "--out",
+                str(out / "clusters"),
+            ],
         ):
             command = [*words, "--dataset", "planted", *small]
             if processes == "1":
                 assert runner.invoke(app, command).exit_code == 0
             else:
                 torchrun(2, "-m", "fairmargin", *command)
-    first, second = (score_file.read(tmp_path / n / "made" / FILE).splits["train"].features for n in "12")
+    first, second = (
+        score_file.read(tmp_path / n / "made" / FILE).splits["train"].features for n in "12"
+    )
     torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-5)
     for bias in ("scores", "clusters"):
         one, two = (load_weights(tmp_path / n / bias / "weights.safetensors")[0] for n in "12")

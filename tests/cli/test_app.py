@@ -21,12 +21,15 @@ def test_demo_shows_the_problem_and_the_cure(tmp_path):
     assert "eps-supinfonce+fairkl" in result.output
     assert f"report: {out / 'report.html'}" in result.output.replace("\n", "")
     accuracy = {
-        method: json.loads((out / "runs" / method / "seed-0" / "result.json").read_text("utf-8"))["test"]["own"][
-            "accuracy"
-        ]
+        method: json.loads((out / "runs" / method / "seed-0" / "result.json").read_text("utf-8"))[
+            "test"
+        ]["own"]["accuracy"]
         for method in ("ce", "eps-supinfonce+fairkl")
     }
-    gap = accuracy["eps-supinfonce+fairkl"]["cell-mean"]["value"] - accuracy["ce"]["cell-mean"]["value"]
+    gap = (
+        accuracy["eps-supinfonce+fairkl"]["cell-mean"]["value"]
+        - accuracy["ce"]["cell-mean"]["value"]
+    )
     assert gap > 0.25
     page = (out / "report.html").read_text("utf-8")
     assert "ε-SupInfoNCE" in page
@@ -43,7 +46,9 @@ def test_demo_into_a_file_says_so(tmp_path):
 
 def test_version_and_module():
     assert runner.invoke(app, ["--version"]).output.strip() == f"fairmargin {__version__}"
-    done = subprocess.run([sys.executable, "-m", "fairmargin", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "fairmargin", "--help"], capture_output=True, text=True, check=True
+    )
     assert "demo" in done.stdout
 
 
@@ -56,7 +61,10 @@ def test_the_command_line_starts_without_torch():
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        (["methods"], ["eps-supinfonce+fairkl", "max-margin", "Sagawa et al., ICLR 2020", "bias labels"]),
+        (
+            ["methods"],
+            ["eps-supinfonce+fairkl", "max-margin", "Sagawa et al., ICLR 2020", "bias labels"],
+        ),
         (["methods", "eps-supinfonce+fairkl"], ["variance_floor", "lambda ", "0.25"]),
         (["datasets"], ["biased-mnist-mini", "corrupted-cifar10"]),
         (["datasets", "biased-mnist"], ["rho", "0.99"]),
@@ -72,7 +80,11 @@ def test_list_shows_what_there_is(what, expected):
 
 
 def test_list_of_something_else_gets_the_nearest():
-    for words, near in ((["method"], "methods"), (["methods", "supcom"], "supcon"), (["accuracies", "x"], "methods")):
+    for words, near in (
+        (["method"], "methods"),
+        (["methods", "supcom"], "supcon"),
+        (["accuracies", "x"], "methods"),
+    ):
         result = runner.invoke(app, ["list", *words])
         assert result.exit_code == 2
         assert f"'{near}'" in result.output
@@ -92,7 +104,9 @@ def test_resume_takes_no_other_options(tmp_path):
     assert "leave the other options out" in result.output
 
 
-@pytest.mark.parametrize(("seeds", "expected"), [("x", "3, or 0,1,2"), ("0", "at least 1"), (",", "empty")])
+@pytest.mark.parametrize(
+    ("seeds", "expected"), [("x", "3, or 0,1,2"), ("0", "at least 1"), (",", "empty")]
+)
 def test_seeds_that_are_none(seeds, expected):
     result = runner.invoke(app, ["compare", "--methods", "ce", "--seeds", seeds])
     assert result.exit_code == 2

@@ -37,15 +37,29 @@ def test_exit_code_for_continuous_integration(tmp_path):
 
 def test_the_folder_is_named_after_the_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = invoke("planted", *QUICK, "--inject", "patch:0.9", "--set", "data.rho=0.25")  # its own tint says nothing
+    result = invoke(
+        "planted", *QUICK, "--inject", "patch:0.9", "--set", "data.rho=0.25"
+    )  # its own tint says nothing
     assert result.exit_code == 0, result.output
-    assert "planted patch:0.9: found, by border layout, rank 1, corrected p = 0.005" in result.output
+    assert (
+        "planted patch:0.9: found, by border layout, rank 1, corrected p = 0.005" in result.output
+    )
     assert (tmp_path / "audit" / "planted-patch-0.9" / "audit.html").is_file()
 
 
 @pytest.mark.slow
 def test_cure_trains_both_methods(tmp_path):
-    result = invoke("planted", *QUICK, "--inject", "patch:0.9", "--cure", "--out", tmp_path, "--set", "train.epochs=1")
+    result = invoke(
+        "planted",
+        *QUICK,
+        "--inject",
+        "patch:0.9",
+        "--cure",
+        "--out",
+        tmp_path,
+        "--set",
+        "train.epochs=1",
+    )
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "audit.json").read_text("utf-8"))
     assert set(found["cure"]) == {"ce", "eps-supinfonce+fairkl"}
@@ -60,11 +74,13 @@ def manifest(tmp_path):
     random = np.random.default_rng(0)
     rows = ["file,label,split,scanner,patient"]
     for i in range(120):
-        Image.fromarray(random.integers(0, 256, (12, random.integers(10, 16), 3), dtype=np.uint8)).save(
-            tmp_path / f"{i}.png"
-        )
+        Image.fromarray(
+            random.integers(0, 256, (12, random.integers(10, 16), 3), dtype=np.uint8)
+        ).save(tmp_path / f"{i}.png")
         y = i % 2
-        rows.append(f"{i}.png,{'ab'[y]},{'test' if i % 6 > 3 else 'train'},{'AB'[y ^ (i % 10 > 8)]},p{i}")
+        rows.append(
+            f"{i}.png,{'ab'[y]},{'test' if i % 6 > 3 else 'train'},{'AB'[y ^ (i % 10 > 8)]},p{i}"
+        )
     (tmp_path / "m.csv").write_text("\n".join(rows) + "\n")
     return tmp_path / "m.csv"
 
@@ -86,13 +102,24 @@ def unsplit(manifest):
     """The same, and nobody says what is for the test."""
     rows = [line.split(",") for line in manifest.read_text().splitlines()]
     table = manifest.parent / "my.csv"
-    table.write_text("\n".join(",".join(cells[:2] + cells[3:4]) for cells in rows).replace("file", "path") + "\n")
+    table.write_text(
+        "\n".join(",".join(cells[:2] + cells[3:4]) for cells in rows).replace("file", "path") + "\n"
+    )
     return table
 
 
 def test_a_table_without_a_split_is_looked_at_whole(unsplit, tmp_path):
     for name, more in (("data", ()), ("planted", ("--inject", "colour:0.95"))):
-        result = invoke(unsplit, "--permutations", 199, "--out", tmp_path / name, "--set", "data.image_size=8", *more)
+        result = invoke(
+            unsplit,
+            "--permutations",
+            199,
+            "--out",
+            tmp_path / name,
+            "--set",
+            "data.image_size=8",
+            *more,
+        )
         assert result.exit_code == 0, result.output
         found = json.loads((tmp_path / name / "audit.json").read_text("utf-8"))
         assert found["settings"]["samples"] == 120
@@ -102,10 +129,25 @@ def test_a_table_without_a_split_is_looked_at_whole(unsplit, tmp_path):
 
 def test_what_is_held_out_is_not_looked_at(manifest, unsplit, tmp_path):
     fractions = ("--set", "data.test_fraction=0.2", "--set", "data.valid_fraction=0.25")
-    for table, more, samples in ((unsplit, fractions, 72), (manifest, ("--set", "data.path_column=file"), 80)):
-        result = invoke(table, "--permutations", 199, "--out", tmp_path / "out", "--set", "data.image_size=8", *more)
+    for table, more, samples in (
+        (unsplit, fractions, 72),
+        (manifest, ("--set", "data.path_column=file"), 80),
+    ):
+        result = invoke(
+            table,
+            "--permutations",
+            199,
+            "--out",
+            tmp_path / "out",
+            "--set",
+            "data.image_size=8",
+            *more,
+        )
         assert result.exit_code == 0, result.output
-        assert json.loads((tmp_path / "out" / "audit.json").read_text("utf-8"))["settings"]["samples"] == samples
+        assert (
+            json.loads((tmp_path / "out" / "audit.json").read_text("utf-8"))["settings"]["samples"]
+            == samples
+        )
 
 
 def test_a_folder_of_classes_is_looked_at_whole(unsplit, tmp_path):
@@ -114,11 +156,23 @@ def test_a_folder_of_classes_is_looked_at_whole(unsplit, tmp_path):
         (tmp_path / name).rename(tmp_path / "pictures" / label / name)
     result = invoke(tmp_path / "pictures", "--permutations", 199, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert json.loads((tmp_path / "out" / "audit.json").read_text("utf-8"))["settings"]["samples"] == 120
+    assert (
+        json.loads((tmp_path / "out" / "audit.json").read_text("utf-8"))["settings"]["samples"]
+        == 120
+    )
 
 
 def test_a_cure_is_tested_and_says_what_on(unsplit, tmp_path):
-    cure = (unsplit, "--inject", "colour:0.95", "--cure", "--permutations", 199, "--out", tmp_path / "out")
+    cure = (
+        unsplit,
+        "--inject",
+        "colour:0.95",
+        "--cure",
+        "--permutations",
+        199,
+        "--out",
+        tmp_path / "out",
+    )
     result = invoke(*cure)
     assert result.exit_code == 2
     assert "marks no usable test samples" in result.output
@@ -128,23 +182,42 @@ def test_a_cure_is_tested_and_says_what_on(unsplit, tmp_path):
 
 @pytest.mark.slow
 def test_a_cure_with_a_test_fraction(unsplit, tmp_path):
-    small = ("data.test_fraction=0.2", "data.image_size=16", "network.name=simple-conv-3", "train.epochs=1")
+    small = (
+        "data.test_fraction=0.2",
+        "data.image_size=16",
+        "network.name=simple-conv-3",
+        "train.epochs=1",
+    )
     words = [word for change in small for word in ("--set", change)]
     result = invoke(
-        unsplit, "--inject", "colour:0.95", "--cure", "--permutations", 199, "--out", tmp_path / "out", *words
+        unsplit,
+        "--inject",
+        "colour:0.95",
+        "--cure",
+        "--permutations",
+        199,
+        "--out",
+        tmp_path / "out",
+        *words,
     )
     assert result.exit_code == 0, result.output
     assert "eps-supinfonce+fairkl: plain" in result.output
 
 
 def test_runs_of_one_name_keep_their_pages_apart(tmp_path, monkeypatch):
-    runs = [write_run(tmp_path / "work" / name / "ce" / "seed-0", "ce", n=100) for name in ("runsA", "runsB")]
+    runs = [
+        write_run(tmp_path / "work" / name / "ce" / "seed-0", "ce", n=100)
+        for name in ("runsA", "runsB")
+    ]
     (tmp_path / "work" / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     for run in (*runs, "runsA/ce/../ce/seed-0"):
         result = invoke(run)
         assert result.exit_code == 0, result.output
-    assert {folder.name for folder in (tmp_path / "work/audit").iterdir()} == {"runsA-ce-seed-0", "runsB-ce-seed-0"}
+    assert {folder.name for folder in (tmp_path / "work/audit").iterdir()} == {
+        "runsA-ce-seed-0",
+        "runsB-ce-seed-0",
+    }
     monkeypatch.chdir(tmp_path / "work" / "elsewhere")
     assert invoke("../runsA/ce/seed-0").exit_code == 0
     (page,) = (tmp_path / "work/elsewhere/audit").iterdir()
@@ -159,7 +232,12 @@ def test_files_of_one_name_keep_their_pages_apart(unsplit, tmp_path, monkeypatch
     labels = np.arange(20) % 2
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        np.savez(tmp_path / name / "z.v1.npz", embeddings=np.eye(2)[labels], labels=labels, predicted=labels)
+        np.savez(
+            tmp_path / name / "z.v1.npz",
+            embeddings=np.eye(2)[labels],
+            labels=labels,
+            predicted=labels,
+        )
         assert invoke(f"{name}/z.v1.npz").exit_code == 0
     quick = ("--permutations", 199, "--set", "data.image_size=8")
     assert invoke("my.csv", *quick).exit_code == 0
@@ -174,9 +252,14 @@ def test_too_few_samples_for_slices(tmp_path):
     assert result.exit_code == 0, result.output
     said = " ".join(result.output.split())
     assert "There were too few samples to look for slices." in said
-    assert "warning: too few samples to look for slices in 2 classes (a class needs 40): x, y" in said
+    assert (
+        "warning: too few samples to look for slices in 2 classes (a class needs 40): x, y" in said
+    )
     page = (tmp_path / "out" / "audit.html").read_text("utf-8")
-    assert "There were too few samples to look for slices in 2 classes (a class needs 40): x, y." in page
+    assert (
+        "There were too few samples to look for slices in 2 classes (a class needs 40): x, y."
+        in page
+    )
     assert "No slice fails" not in said + page
 
 
@@ -198,7 +281,10 @@ def test_embeddings(tmp_path):
         (["planted", "--cure"], "plant one with --inject colour:0.95"),
         (["planted", "--inject", "color:0.9"], "did you mean 'colour'"),
         (["planted", "--inject", "colour"], 'such as "colour:0.95"'),
-        (["planted", "--inject", "colour:0.9", "--set", "data.inject=patch:0.9"], "would both be planted; give one"),
+        (
+            ["planted", "--inject", "colour:0.9", "--set", "data.inject=patch:0.9"],
+            "would both be planted; give one",
+        ),
         (["planted", "--permutations", "20"], "take at least 100"),
         (["planted", "--alpha", "0"], "alpha must lie between 0 and 1"),
         (["planted", "--set", "data.roh=0.5"], 'did you mean "data.rho"'),

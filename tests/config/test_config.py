@@ -63,12 +63,18 @@ class TestProblems:
             ("train.epochs.more=1", "train.epochs must be a whole number; got {more = 1}"),
             ("train.compile=1", "train.compile must be true or false; got 1"),
             ("train.clip=0", "train.clip must be above 0; got 0"),
-            ("train.device=gpu", 'train.device must be "auto", "cpu", "cuda", "cuda:1", "mps", …; got "gpu"'),
+            (
+                "train.device=gpu",
+                'train.device must be "auto", "cpu", "cuda", "cuda:1", "mps", …; got "gpu"',
+            ),
             ("optimizer.lr=inf", "optimizer.lr must be a finite number; got inf"),
             ("optimizer.lr=nan", "optimizer.lr must be a finite number; got nan"),
             ("optimizer.momentum=1", "optimizer.momentum must be below 1; got 1"),
             ("optimizer.betas=[0.9]", "optimizer.betas[1] is missing"),
-            ("optimizer.betas=[0.9, 0.99, 0.9]", "optimizer.betas must have 2 values; got [0.9, 0.99, 0.9]"),
+            (
+                "optimizer.betas=[0.9, 0.99, 0.9]",
+                "optimizer.betas must have 2 values; got [0.9, 0.99, 0.9]",
+            ),
             ("schedule.milestones=[1, -2]", "schedule.milestones[1] must be at least 0; got -2"),
             ("schedule.milestones=3", "schedule.milestones must be a list; got 3"),
             ("schedule.per=batch", 'schedule.per must be one of "epoch", "step"; got "batch"'),
@@ -77,7 +83,10 @@ class TestProblems:
                 'optimizer.name must be one of "adam", "adamw", "sgd", "lars"; got "adm"; did you mean "adam"?',
             ),
             ("evaluate.classifiers=[]", "evaluate.classifiers must have 1 values; got []"),
-            ("evaluate.classifiers=['own','own']", 'evaluate.classifiers must name each once; got ["own", "own"]'),
+            (
+                "evaluate.classifiers=['own','own']",
+                'evaluate.classifiers must name each once; got ["own", "own"]',
+            ),
             ("evaluate.linear_epochs=0", "evaluate.linear_epochs must be at least 1; got 0"),
             ("evaluate.linear_lr=0", "evaluate.linear_lr must be above 0; got 0"),
             ("evaluate.linear_momentum=1", "evaluate.linear_momentum must be below 1; got 1"),
@@ -113,11 +122,15 @@ class TestProblems:
         ],
     )
     def test_unknown_keys_and_what_was_meant(self, override, key, meant):
-        assert problems([override]) == [f'unknown key "{key}"; did you mean "{meant}"? See docs/configuration.md']
+        assert problems([override]) == [
+            f'unknown key "{key}"; did you mean "{meant}"? See docs/configuration.md'
+        ]
 
     def test_unknown_key_like_no_other_lists_what_there_is(self):
         (line,) = problems(["network.zzz=1"])
-        assert line.startswith('unknown key "network.zzz"; there are name, kernel_size, last_activation')
+        assert line.startswith(
+            'unknown key "network.zzz"; there are name, kernel_size, last_activation'
+        )
 
     @pytest.mark.parametrize("key", ["self", "train.self", "values", "data.cls"])
     def test_keys_that_python_uses_itself(self, key):
@@ -141,7 +154,12 @@ class TestProblems:
         )
         lines = problems([], file=file)
         assert len(lines) == 6
-        for start in ('unknown key "sed"', "train.epochs must", 'unknown key "train.batch"', 'unknown key "data.roh"'):
+        for start in (
+            'unknown key "sed"',
+            "train.epochs must",
+            'unknown key "train.batch"',
+            'unknown key "data.roh"',
+        ):
             assert sum(line.startswith(start) for line in lines) == 1
         assert any("data.sampler" in line and 'did you mean "shuffled"' in line for line in lines)
         assert "optimizer.lr must be above 0; got -1" in lines
@@ -153,8 +171,14 @@ class TestProblems:
                 "data.name=biased-mnst",
                 "data.name is wrong: unknown dataset 'biased-mnst': did you mean 'biased-mnist'?",
             ),
-            ("network.name=resnt18", "network.name is wrong: unknown encoder 'resnt18': did you mean 'resnet18'?"),
-            ("method.name=eps-supcom", "method.name is wrong: unknown method 'eps-supcom': did you mean 'eps-supcon'?"),
+            (
+                "network.name=resnt18",
+                "network.name is wrong: unknown encoder 'resnt18': did you mean 'resnet18'?",
+            ),
+            (
+                "method.name=eps-supcom",
+                "method.name is wrong: unknown method 'eps-supcom': did you mean 'eps-supcon'?",
+            ),
         ],
     )
     def test_unknown_names(self, override, says):
@@ -173,10 +197,12 @@ class TestProblems:
         assert issubclass(ConfigError, ValueError)
 
     def test_settings_that_contradict_each_other(self):
-        assert problems(["optimizer.name=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"]) == [
-            "optimizer.momentum must be above 0 with nesterov = true; got 0.0"
-        ]
-        lines = problems(["optimizer.name=sgd", "optimizer.nesterov=true", "players.probe.momentum=0"])
+        assert problems(
+            ["optimizer.name=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"]
+        ) == ["optimizer.momentum must be above 0 with nesterov = true; got 0.0"]
+        lines = problems(
+            ["optimizer.name=sgd", "optimizer.nesterov=true", "players.probe.momentum=0"]
+        )
         assert lines == ["players.probe.momentum must be above 0 with nesterov = true; got 0.0"]
         (line,) = problems([], dataset="folder")
         assert line.startswith('data.root is needed by the dataset "folder"')
@@ -198,7 +224,9 @@ class TestFiles:
         with pytest.raises(ConfigError, match=r"did you mean .*config\.toml\?"):
             load(tmp_path)
 
-    @pytest.mark.parametrize("content", [b"\x80\x04\x95\x00", "seed = 1".encode("utf-16"), b"\xff\xff"])
+    @pytest.mark.parametrize(
+        "content", [b"\x80\x04\x95\x00", "seed = 1".encode("utf-16"), b"\xff\xff"]
+    )
     def test_binary(self, tmp_path, content):
         (tmp_path / "a.toml").write_bytes(content)
         with pytest.raises(ConfigError, match=r"a\.toml is not a text file in UTF-8"):
@@ -206,7 +234,9 @@ class TestFiles:
 
     def test_syntax_error_says_file_line_and_what(self, tmp_path):
         file = written(tmp_path, "seed = 1\n[train]\nepochs 3\n")
-        with pytest.raises(ConfigError, match=r"my\.toml, line 3, column 8: expected '=' after a key"):
+        with pytest.raises(
+            ConfigError, match=r"my\.toml, line 3, column 8: expected '=' after a key"
+        ):
             load(file)
         with pytest.raises(ConfigError, match=r"my\.toml, end of document: "):
             load(written(tmp_path, "[train"))
@@ -230,13 +260,19 @@ def small_preset(monkeypatch):
         "train": {"epochs": 24, "batch_size": 64},
     }
     real = config.loading._preset
-    monkeypatch.setattr(config.loading, "_preset", lambda name: preset if name == "biased-mnist-mini" else real(name))
+    monkeypatch.setattr(
+        config.loading,
+        "_preset",
+        lambda name: preset if name == "biased-mnist-mini" else real(name),
+    )
 
 
 class TestLayers:
     @pytest.mark.usefixtures("small_preset")
     def test_each_wins_over_those_before(self, tmp_path):
-        file = written(tmp_path, "seed = 5\n[train]\nepochs = 7\nbatch_size = 8\n[data]\nrho = 0.7\n")
+        file = written(
+            tmp_path, "seed = 5\n[train]\nepochs = 7\nbatch_size = 8\n[data]\nrho = 0.7\n"
+        )
         assert Config().train.epochs == 80  # model
         assert load().train.epochs == 24  # preset
         assert load(file).train.epochs == 7  # file
@@ -248,8 +284,16 @@ class TestLayers:
 
     def test_preset_follows_the_dataset_wherever_it_is_named(self, tmp_path):
         file = written(tmp_path, '[data]\nname = "corrupted-cifar10"\n')
-        for loaded in (load(file), load(dataset="corrupted-cifar10"), load(overrides=["data.name=corrupted-cifar10"])):
-            assert (loaded.network.name, loaded.train.epochs, loaded.schedule.name) == ("resnet18", 200, "cosine")
+        for loaded in (
+            load(file),
+            load(dataset="corrupted-cifar10"),
+            load(overrides=["data.name=corrupted-cifar10"]),
+        ):
+            assert (loaded.network.name, loaded.train.epochs, loaded.schedule.name) == (
+                "resnet18",
+                200,
+                "cosine",
+            )
             assert loaded.method.options["epsilon"] == 0.25
         assert load(dataset="celeba").train.epochs == 80  # has no preset
 
@@ -257,7 +301,10 @@ class TestLayers:
     def test_preset_options_of_another_network_are_dropped(self):
         assert load().network.options == {"stride": 2, "widths": (8, 16, 32, 64)}
         assert load(network="resnet18").network.options == {}
-        assert load(network="simple-conv-3").network.options == {"stride": 2, "widths": (8, 16, 32, 64)}
+        assert load(network="simple-conv-3").network.options == {
+            "stride": 2,
+            "widths": (8, 16, 32, 64),
+        }
         chosen = load(overrides=["network.stem=cifar", "network.name=resnet18"])
         assert chosen.network.options == {"stem": "cifar"}
 
@@ -267,7 +314,10 @@ class TestLayers:
         assert load(dataset="biased-mnist", method="ce").method.options == {}
 
     def test_method_table_of_a_preset(self):
-        assert load(dataset="biased-mnist", method="eps-supcon+fairkl").method.options["epsilon"] == 0.0
+        assert (
+            load(dataset="biased-mnist", method="eps-supcon+fairkl").method.options["epsilon"]
+            == 0.0
+        )
         trained = load(dataset="cifar10", method="ce")
         assert (trained.optimizer.lr, trained.train.epochs, trained.data.options) == (
             0.8,
@@ -278,7 +328,12 @@ class TestLayers:
 
     def test_method_table_stays_below_the_users_file(self, tmp_path):
         file = written(tmp_path, "[method]\nepsilon = 0.1\n[train]\nepochs = 9\n")
-        loaded = load(file, dataset="cifar10", method="ce", overrides=["method.epsilon=0.1", "method.name=eps-supcon"])
+        loaded = load(
+            file,
+            dataset="cifar10",
+            method="ce",
+            overrides=["method.epsilon=0.1", "method.name=eps-supcon"],
+        )
         assert (loaded.method.name, loaded.train.epochs) == ("eps-supcon", 9)
         assert loaded.method.options == {"head": "mlp", "weighting": "released", "epsilon": 0.1}
 
@@ -295,7 +350,9 @@ class TestLayers:
         assert load(stated, method="ce").method.options == {}
         unnamed = written(tmp_path, "[method]\nepsilon = 0.7\n")
         assert load(unnamed, method="eps-supcon").method.options["epsilon"] == 0.7
-        with pytest.raises(ConfigError, match=r'unknown key "method\.epsilon"'):  # not dropped in silence
+        with pytest.raises(
+            ConfigError, match=r'unknown key "method\.epsilon"'
+        ):  # not dropped in silence
             load(unnamed, method="ce")
 
     def test_dataset_may_be_a_path(self, tmp_path):
@@ -318,7 +375,9 @@ class TestLayers:
         assert load(overrides=["train.clip=9", text]).train.clip == value
 
     def test_text_lists_and_tricks_in_overrides(self):
-        loaded = load(overrides=["data.root=a=b/c d", "schedule.milestones=[3, 5]", "data.bias=none"])
+        loaded = load(
+            overrides=["data.root=a=b/c d", "schedule.milestones=[3, 5]", "data.bias=none"]
+        )
         assert loaded.data.root == Path("a=b/c d")
         assert loaded.schedule.milestones == (3.0, 5.0)
         assert loaded.data.bias == "none"  # a word there, not nothing
@@ -352,7 +411,9 @@ class TestOptions:
         assert options_of(ENCODERS["mlp"]).keys() == {"in_features", "widths", "last_activation"}
         assert options_of(ENCODERS["bagnet18"]).keys() == {"in_channels", "last_activation"}
 
-    @pytest.mark.parametrize("section", [config.DataConfig, config.NetworkConfig, config.MethodConfig])
+    @pytest.mark.parametrize(
+        "section", [config.DataConfig, config.NetworkConfig, config.MethodConfig]
+    )
     def test_defaults_of_every_builder_are_values_of_its_options(self, section):
         for name in section.builders():
             for option in section.known(name).values():
@@ -383,7 +444,9 @@ class TestOptions:
         assert same.data.options == {}  # nothing is its default
 
     def test_several_kinds(self):
-        def builder(*, sigma: float | str = 1.0, clip: float | None = None, sizes: tuple[int, ...] = ()):
+        def builder(
+            *, sigma: float | str = 1.0, clip: float | None = None, sizes: tuple[int, ...] = ()
+        ):
             pass
 
         known = options_of(builder)
@@ -403,7 +466,13 @@ class TestOptions:
 
 class TestPlayers:
     def test_a_player_inherits_what_it_does_not_say(self):
-        chosen = load(overrides=["players.probe.lr=0.5", "players.probe.schedule=constant", "players.probe.floor=0.25"])
+        chosen = load(
+            overrides=[
+                "players.probe.lr=0.5",
+                "players.probe.schedule=constant",
+                "players.probe.floor=0.25",
+            ]
+        )
         optimizer, schedule = chosen.for_player("probe")
         assert optimizer == chosen.optimizer.model_copy(update={"lr": 0.5})
         assert schedule == chosen.schedule.model_copy(update={"name": "constant", "floor": 0.25})
@@ -419,7 +488,10 @@ class TestPlayers:
             chosen.for_player("probe", {"rate": 1})
 
     def test_has_every_field_of_optimizer_and_schedule(self):
-        both = config.schema.OptimizerConfig.model_fields.keys() | config.schema.ScheduleConfig.model_fields.keys()
+        both = (
+            config.schema.OptimizerConfig.model_fields.keys()
+            | config.schema.ScheduleConfig.model_fields.keys()
+        )
         assert config.schema.PlayerConfig.model_fields.keys() == both | {"schedule"}
 
 
@@ -459,12 +531,18 @@ def configurations(draw):
                     "test_fraction": st.none() | numbers,
                     "image_size": st.integers(),
                     "skip_bad": st.booleans(),
-                    "options": st.fixed_dictionaries({}, optional={"base": st.just(Path("none")) | st.just("a/b")}),
+                    "options": st.fixed_dictionaries(
+                        {}, optional={"base": st.just(Path("none")) | st.just("a/b")}
+                    ),
                 },
             )
         ),
     }
-    method = draw(st.fixed_dictionaries({}, optional={"lambda": numbers, "epsilon": numbers, "scope": text_values}))
+    method = draw(
+        st.fixed_dictionaries(
+            {}, optional={"lambda": numbers, "epsilon": numbers, "scope": text_values}
+        )
+    )
     train = {
         "steps": st.none() | st.integers(1, 10**12),
         "clip": st.none() | positive,
@@ -477,7 +555,10 @@ def configurations(draw):
         network={"name": "resnet18", "widths": draw(st.lists(st.integers(), max_size=3))},
         method=method,
         players=draw(players),
-        schedule={"milestones": draw(st.lists(st.floats(0, 1e300), max_size=4)), "floor": draw(shares)},
+        schedule={
+            "milestones": draw(st.lists(st.floats(0, 1e300), max_size=4)),
+            "floor": draw(shares),
+        },
         train=draw(st.fixed_dictionaries({}, optional=train)),
         evaluate={
             "classifiers": draw(st.permutations(["own", "probe", "knn", "linear"])),
@@ -508,17 +589,27 @@ class TestDump:
     def test_resolved_file_needs_no_preset(self, tmp_path, dataset, monkeypatch):
         chosen = load(dataset=dataset, seed=3)
         file = written(tmp_path, config.dump(chosen))
-        monkeypatch.setattr(config.loading, "_preset", lambda name: pytest.fail("looked for a preset"))
+        monkeypatch.setattr(
+            config.loading, "_preset", lambda name: pytest.fail("looked for a preset")
+        )
         assert load_resolved(file) == chosen
 
     def test_infinite_margin(self, tmp_path):
         chosen = load(overrides=["method.epsilon=inf"])
-        assert math.isinf(load_resolved(written(tmp_path, config.dump(chosen))).method.options["epsilon"])
+        assert math.isinf(
+            load_resolved(written(tmp_path, config.dump(chosen))).method.options["epsilon"]
+        )
 
-    @given(st.dictionaries(st.text(), st.text() | st.integers() | numbers | st.booleans() | st.lists(st.text())))
+    @given(
+        st.dictionaries(
+            st.text(), st.text() | st.integers() | numbers | st.booleans() | st.lists(st.text())
+        )
+    )
     @settings(max_examples=100, deadline=None)
     def test_text_of_any_table(self, table):
-        assert tomllib.loads(toml.document({"outer": {"in ner": table}})) == {"outer": {"in ner": table}}
+        assert tomllib.loads(toml.document({"outer": {"in ner": table}})) == {
+            "outer": {"in ner": table}
+        }
 
     def test_frozen(self):
         chosen = load()
@@ -530,7 +621,14 @@ class TestDump:
 class TestDifference:
     def test_both_values_with_their_paths(self):
         a = load()
-        b = load(overrides=["train.epochs=80", "data.rho=0.9", "players.probe.lr=1.0", "network.name=resnet18"])
+        b = load(
+            overrides=[
+                "train.epochs=80",
+                "data.rho=0.9",
+                "players.probe.lr=1.0",
+                "network.name=resnet18",
+            ]
+        )
         assert config.difference(a, b) == [
             'network.name "simple-conv-3" → "resnet18"',
             "network.stride 2 → not set",
@@ -551,8 +649,12 @@ class TestPresets:
 
     @pytest.mark.parametrize("dataset", config.presets())
     def test_opens_with_its_command_and_every_table_loads(self, dataset):
-        text = (resources.files("fairmargin") / "config" / "presets" / f"{dataset}.toml").read_text("utf-8")
-        assert text.startswith(f"# fairmargin train --dataset {dataset} --method {load(dataset=dataset).method.name}\n")
+        text = (resources.files("fairmargin") / "config" / "presets" / f"{dataset}.toml").read_text(
+            "utf-8"
+        )
+        assert text.startswith(
+            f"# fairmargin train --dataset {dataset} --method {load(dataset=dataset).method.name}\n"
+        )
         assert dataset == "planted" or "et al. (" in text or "READMEs of" in text  # its source
         tables = tomllib.loads(text)
         wanted: dict[str, dict[str, object]] = {}
@@ -560,7 +662,9 @@ class TestPresets:
             for method in names.split(", "):
                 wanted.setdefault(method, {}).update(toml.leaves(table))  # later tables win
         for method, values in wanted.items():
-            got = dict(toml.leaves(tomllib.loads(config.dump(load(dataset=dataset, method=method)))))
+            got = dict(
+                toml.leaves(tomllib.loads(config.dump(load(dataset=dataset, method=method))))
+            )
             assert {key: got[key] for key in values} == values, method
 
     @pytest.mark.parametrize(
@@ -575,7 +679,11 @@ class TestPresets:
     )
     def test_published_values(self, dataset, method, alpha, weight, epsilon):
         options = load(dataset=dataset, method=method).method.options
-        assert (options["alpha"], options["lambda_"], options["epsilon"]) == (alpha, weight, epsilon)
+        assert (options["alpha"], options["lambda_"], options["epsilon"]) == (
+            alpha,
+            weight,
+            epsilon,
+        )
         # … at the datasets' default strength of the bias
         strengths = {"biased-mnist": ("rho", 0.99), "corrupted-cifar10": ("ratio", 5.0)}
         if dataset in strengths:
@@ -584,8 +692,16 @@ class TestPresets:
 
     def test_published_schedules(self):
         mnist, cifar = load(dataset="biased-mnist"), load(dataset="cifar10")
-        assert (mnist.train.epochs, mnist.train.batch_size, mnist.schedule.milestones) == (80, 256, (26, 53))
-        assert (mnist.optimizer.name, mnist.optimizer.lr, mnist.optimizer.weight_decay) == ("adam", 1e-3, 1e-5)
+        assert (mnist.train.epochs, mnist.train.batch_size, mnist.schedule.milestones) == (
+            80,
+            256,
+            (26, 53),
+        )
+        assert (mnist.optimizer.name, mnist.optimizer.lr, mnist.optimizer.weight_decay) == (
+            "adam",
+            1e-3,
+            1e-5,
+        )
         assert cifar.schedule.warmup_from * cifar.optimizer.lr == pytest.approx(0.01)
         ce = load(dataset="cifar100", method="ce")
         assert ce.schedule.warmup_from * ce.optimizer.lr == pytest.approx(0.01)
@@ -628,11 +744,20 @@ class TestMethodTables:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ('[methods."ce, supcan".train]\nepochs = 4', 'unknown key "methods.supcan"; did you mean "methods.supcon"'),
+            (
+                '[methods."ce, supcan".train]\nepochs = 4',
+                'unknown key "methods.supcan"; did you mean "methods.supcon"',
+            ),
             ('[methods."ce, supcon".method]\nepsilon = 4', 'epsilon"; '),
-            ('[methods."cee".train]\nepochs = 4', 'unknown key "methods.cee"; did you mean "methods.ce"'),
+            (
+                '[methods."cee".train]\nepochs = 4',
+                'unknown key "methods.cee"; did you mean "methods.ce"',
+            ),
             ('[methods."supcon".train]\nepoch = 4', 'unknown key "methods.supcon.train.epoch"'),
-            ('[methods."supcon".method]\nepsilon = 4', 'unknown key "methods.supcon.method.epsilon"'),
+            (
+                '[methods."supcon".method]\nepsilon = 4',
+                'unknown key "methods.supcon.method.epsilon"',
+            ),
             ('[methods."supcon".train]\nepochs = 0', "methods.supcon.train.epochs must be"),
         ],
     )
@@ -654,10 +779,20 @@ class TestOldKeys:
     def test_from_a_file_an_argument_and_a_run_folder(self, tmp_path):
         old = '[optimiser]\nlr = 0.5\n[method]\nname = "ce+fairkl"\nnormalise = "count"\n'
         old += '[methods."ce+fairkl".optimiser]\nmomentum = 0.3\n'
-        chosen = load(written(tmp_path, old), dataset="planted", overrides=["optimiser.weight_decay=0.25"])
-        assert (chosen.optimizer.lr, chosen.optimizer.momentum, chosen.optimizer.weight_decay) == (0.5, 0.3, 0.25)
+        chosen = load(
+            written(tmp_path, old), dataset="planted", overrides=["optimiser.weight_decay=0.25"]
+        )
+        assert (chosen.optimizer.lr, chosen.optimizer.momentum, chosen.optimizer.weight_decay) == (
+            0.5,
+            0.3,
+            0.25,
+        )
         assert chosen.method.options["normalize"] == "count"
-        resolved = config.dump(chosen).replace("[optimizer]", "[optimiser]").replace("normalize", "normalise")
+        resolved = (
+            config.dump(chosen)
+            .replace("[optimizer]", "[optimiser]")
+            .replace("normalize", "normalise")
+        )
         assert "[optimiser]" in resolved
         assert load_resolved(written(tmp_path, resolved)) == chosen
 

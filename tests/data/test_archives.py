@@ -56,13 +56,21 @@ def test_tar_arrives_whole(tmp_path, mode):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.bin", "out"]
     umask = os.umask(0)
     os.umask(umask)
-    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o777 & ~umask  # others may read it too
+    assert (
+        stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o777 & ~umask
+    )  # others may read it too
 
 
 def test_zip_arrives_whole_and_only_what_was_asked_for(tmp_path):
-    archive = make_zip(tmp_path / "a.zip", [("d/", b""), ("d/a", b"alpha"), ("d/b", b"beta"), ("c", b"")])
+    archive = make_zip(
+        tmp_path / "a.zip", [("d/", b""), ("d/a", b"alpha"), ("d/b", b"beta"), ("c", b"")]
+    )
     extract(archive, tmp_path / "all")
-    assert {p.relative_to(tmp_path / "all").as_posix() for p in (tmp_path / "all").rglob("*") if p.is_file()} == {
+    assert {
+        p.relative_to(tmp_path / "all").as_posix()
+        for p in (tmp_path / "all").rglob("*")
+        if p.is_file()
+    } == {
         "d/a",
         "d/b",
         "c",
@@ -81,7 +89,9 @@ def test_existing_folder_is_left_alone(tmp_path):
     assert (tmp_path / "out" / "a").read_text() == "old"
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/tmp/evil", "..\\evil", "C:/evil", "C:evil"])
+@pytest.mark.parametrize(
+    "name", ["../evil", "a/../../evil", "/tmp/evil", "..\\evil", "C:/evil", "C:evil"]
+)
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_paths_that_lead_outside(tmp_path, name, kind):
     if kind == "tar":
@@ -103,7 +113,9 @@ def test_paths_that_lead_outside(tmp_path, name, kind):
     ],
 )
 def test_links_and_devices_in_a_tar(tmp_path, kind, match):
-    archive = make_tar(tmp_path / "a.tar", member("good", b"x"), member("bad", type=kind, linkname="/etc/passwd"))
+    archive = make_tar(
+        tmp_path / "a.tar", member("good", b"x"), member("bad", type=kind, linkname="/etc/passwd")
+    )
     refused(archive, tmp_path, match)
 
 
@@ -137,8 +149,18 @@ def test_a_name_that_is_both_file_and_folder(tmp_path):
 
 
 def test_too_many_entries(tmp_path):
-    refused(make_tar(tmp_path / "a.tgz", *(member(f"{i}") for i in range(11))), tmp_path, "10 entries", max_entries=10)
-    refused(make_zip(tmp_path / "a.zip", [(f"{i}", b"") for i in range(11)]), tmp_path, "10 entries", max_entries=10)
+    refused(
+        make_tar(tmp_path / "a.tgz", *(member(f"{i}") for i in range(11))),
+        tmp_path,
+        "10 entries",
+        max_entries=10,
+    )
+    refused(
+        make_zip(tmp_path / "a.zip", [(f"{i}", b"") for i in range(11)]),
+        tmp_path,
+        "10 entries",
+        max_entries=10,
+    )
 
 
 def test_bombs(tmp_path):
@@ -148,12 +170,16 @@ def test_bombs(tmp_path):
     refused(bomb, tmp_path, "larger than 8,000,000", max_bytes=8_000_000)
     tar = make_tar(tmp_path / "bomb.tgz", member("a", zeros), member("b", zeros))
     refused(tar, tmp_path, "larger than 8,000,000", max_bytes=8_000_000)
-    refused(tar, tmp_path, "larger than 8,000,000", max_bytes=8_000_000, only={"b"})  # skipping costs as much
+    refused(
+        tar, tmp_path, "larger than 8,000,000", max_bytes=8_000_000, only={"b"}
+    )  # skipping costs as much
 
 
 def test_a_zip_that_lies_about_its_size(tmp_path):
     archive = make_zip(tmp_path / "a.zip", [("a", bytes(2_000_000))])
-    content = archive.read_bytes().replace((2_000_000).to_bytes(4, "little"), (1_000).to_bytes(4, "little"))
+    content = archive.read_bytes().replace(
+        (2_000_000).to_bytes(4, "little"), (1_000).to_bytes(4, "little")
+    )
     archive.write_bytes(content)
     refused(archive, tmp_path, "damaged|declared", max_bytes=10_000)
 

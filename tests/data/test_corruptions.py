@@ -10,7 +10,16 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from fairmargin.data.corruptions import CORRUPTIONS, blur, corrupt, digital, elastic, frost_source, spatter, weather
+from fairmargin.data.corruptions import (
+    CORRUPTIONS,
+    blur,
+    corrupt,
+    digital,
+    elastic,
+    frost_source,
+    spatter,
+    weather,
+)
 from fairmargin.data.corruptions.plasma import plasma
 
 SIZE = 32
@@ -59,7 +68,9 @@ def test_a_sample_does_not_depend_on_its_batch(name, images, monkeypatch):
     index = np.arange(100, 124)
     whole = corrupt(images, name, level, seed=3, index=index)
     order = np.random.default_rng(1).permutation(24)
-    assert np.array_equal(corrupt(images[order], name, level, seed=3, index=index[order]), whole[order])
+    assert np.array_equal(
+        corrupt(images[order], name, level, seed=3, index=index[order]), whole[order]
+    )
     assert np.array_equal(corrupt(images[7:8], name, level, seed=3, index=index[7:8]), whole[7:8])
     monkeypatch.setattr("fairmargin.data.corruptions.CHUNK", 5 * SIZE * SIZE)
     assert np.array_equal(corrupt(images, name, level, seed=3, index=index), whole)
@@ -75,7 +86,15 @@ def test_seed_and_index_change_random_corruptions_only(name, images):
     assert np.array_equal(out, corrupt(same, name, level, seed=1)) == (name not in RANDOM)
 
 
-GROWING = set(CORRUPTIONS) - {"original", "saturate", "spatter", "elastic", "frost", "glass-blur", "motion-blur"}
+GROWING = set(CORRUPTIONS) - {
+    "original",
+    "saturate",
+    "spatter",
+    "elastic",
+    "frost",
+    "glass-blur",
+    "motion-blur",
+}
 
 
 @pytest.mark.parametrize("name", sorted(GROWING))
@@ -90,29 +109,51 @@ def test_published_parameters_that_do_not_always_grow(images):
 
     glass, motion, elastic_ = strength("glass-blur"), strength("motion-blur"), strength("elastic")
     assert max(glass[:3]) < min(glass[3:])  # one sweep, two sweeps
-    assert motion[0] < motion[1] < motion[2] == pytest.approx(motion[3], rel=0.01)  # 8 adds only far taps to 6
+    assert (
+        motion[0] < motion[1] < motion[2] == pytest.approx(motion[3], rel=0.01)
+    )  # 8 adds only far taps to 6
     assert motion[3] < motion[4]
-    assert elastic_[0] > elastic_[4]  # the affine map, which moves whole borders, gives way to local displacements
+    assert (
+        elastic_[0] > elastic_[4]
+    )  # the affine map, which moves whole borders, gives way to local displacements
 
 
 def test_frost_hides_more_of_the_image_at_each_level(images):
     """Not in mean change: the image is dimmed as the frost is brightened."""
-    agreement = [np.corrcoef(images.ravel(), corrupt(images, "frost", level).ravel())[0, 1] for level in range(1, 6)]
+    agreement = [
+        np.corrcoef(images.ravel(), corrupt(images, "frost", level).ravel())[0, 1]
+        for level in range(1, 6)
+    ]
     assert all(a > b for a, b in pairwise(agreement)), agreement
 
 
 def test_levels_of_saturate_change_sides(images):
     """1 and 2 take colour away, 3 to 5 add it: strength grows within each."""
-    spread = [np.ptp(corrupt(images, "saturate", level).astype(int), axis=-1).mean() for level in range(1, 6)]
-    assert spread[1] < spread[0] < np.ptp(images.astype(int), axis=-1).mean() < spread[2] < spread[3] < spread[4]
+    spread = [
+        np.ptp(corrupt(images, "saturate", level).astype(int), axis=-1).mean()
+        for level in range(1, 6)
+    ]
+    assert (
+        spread[1]
+        < spread[0]
+        < np.ptp(images.astype(int), axis=-1).mean()
+        < spread[2]
+        < spread[3]
+        < spread[4]
+    )
 
 
 def test_spatter_turns_from_water_to_mud(images):
-    black, white = np.zeros((24, SIZE, SIZE, 3), np.uint8), np.full((24, SIZE, SIZE, 3), 255, np.uint8)
+    black, white = (
+        np.zeros((24, SIZE, SIZE, 3), np.uint8),
+        np.full((24, SIZE, SIZE, 3), 255, np.uint8),
+    )
     for level in (1, 2, 3):
         assert np.array_equal(corrupt(white, "spatter", level), white)  # water only adds light
         assert corrupt(black, "spatter", level).any()
-    assert change(images, corrupt(images, "spatter", 4)) < change(images, corrupt(images, "spatter", 5))
+    assert change(images, corrupt(images, "spatter", 4)) < change(
+        images, corrupt(images, "spatter", 5)
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +188,10 @@ def test_large_images_take_the_parameters_of_imagenet_c():
     grey = np.full((1, 224, 224, 3), 128, np.uint8)
     noise = corrupt(grey, "gaussian-noise", 1).astype(float) / 255 - 128 / 255
     assert noise.std() == pytest.approx(0.08, rel=0.02)
-    assert corrupt(grey, "gaussian-noise", 1)[:, :32, :32].std() > corrupt(grey[:, :32, :32], "gaussian-noise", 1).std()
+    assert (
+        corrupt(grey, "gaussian-noise", 1)[:, :32, :32].std()
+        > corrupt(grey[:, :32, :32], "gaussian-noise", 1).std()
+    )
 
 
 def test_errors_say_what_to_do(images, tmp_path):
@@ -206,7 +250,9 @@ def test_gaussian_blur_filters_each_channel(images):
         out = corrupt(images[:2], "gaussian-blur", level)
         for n in range(2):
             for c in range(3):
-                expected = ndimage.gaussian_filter(images[n, :, :, c] / 255, sigma, mode="nearest") * 255
+                expected = (
+                    ndimage.gaussian_filter(images[n, :, :, c] / 255, sigma, mode="nearest") * 255
+                )
                 assert np.array_equal(out[n, :, :, c], expected.astype(np.uint8))
 
 
@@ -244,11 +290,17 @@ def test_defocus_blur_is_a_weighted_mean_of_neighbours(images):
     for i in range(len(kernel)):
         for j in range(len(kernel)):
             expected += kernel[i, j] * padded[i : i + SIZE, j : j + SIZE]
-    assert np.abs(corrupt(images[:1], "defocus-blur", 5)[0].astype(int) - (expected * 255).astype(int)).max() <= 1
+    assert (
+        np.abs(
+            corrupt(images[:1], "defocus-blur", 5)[0].astype(int) - (expected * 255).astype(int)
+        ).max()
+        <= 1
+    )
 
 
 @pytest.mark.parametrize(
-    ("degrees", "step"), [(0, (0, 1)), (90, (1, 0)), (-90, (-1, 0)), (45, None), (-30, None), (-135, None)]
+    ("degrees", "step"),
+    [(0, (0, 1)), (90, (1, 0)), (-90, (-1, 0)), (45, None), (-30, None), (-135, None)],
 )
 def test_line_blur_puts_its_taps_along_the_angle(degrees, step):
     dot = np.zeros((1, 41, 41))
@@ -302,7 +354,9 @@ def test_plasma_fills_the_unit_interval_on_a_torus(decay):
 
 
 def test_plasma_is_rougher_for_a_smaller_decay():
-    rough, soft = (np.abs(np.diff(plasma(32, 32, decay, streams(20)), axis=2)).mean() for decay in (1.5, 3.0))
+    rough, soft = (
+        np.abs(np.diff(plasma(32, 32, decay, streams(20)), axis=2)).mean() for decay in (1.5, 3.0)
+    )
     assert rough > 2 * soft
 
 
@@ -314,7 +368,9 @@ def test_plasma_is_diamond_square():
     a[0, 2] = a[2, 2] / 2 + 100**2 * u[0, 2]
     a[2, 0] = a[2, 2] / 2 + 100**2 * u[2, 0]
     for i, j in ((1, 1), (1, 3), (3, 1), (3, 3)):
-        a[i, j] = sum(a[(i + s) % 4, (j + t) % 4] for s in (-1, 1) for t in (-1, 1)) / 4 + 50**2 * u[i, j]
+        a[i, j] = (
+            sum(a[(i + s) % 4, (j + t) % 4] for s in (-1, 1) for t in (-1, 1)) / 4 + 50**2 * u[i, j]
+        )
     for i, j in ((0, 1), (0, 3), (2, 1), (2, 3), (1, 0), (3, 0), (1, 2), (3, 2)):
         near = a[i - 1, j] + a[(i + 1) % 4, j] + a[i, j - 1] + a[i, (j + 1) % 4]
         a[i, j] = near / 4 + 50**2 * u[i, j]
@@ -345,7 +401,9 @@ def test_frost_without_photographs_is_procedural_and_bluish(images):
     assert layer.max() <= 255
     assert (layer[..., 2] > layer[..., 0]).all()
     out = corrupt(images, "frost", 5)
-    expected = 0.75 * images + 0.45 * weather.ice(32, 32, [np.random.default_rng(_stream(0, i)) for i in range(24)])
+    expected = 0.75 * images + 0.45 * weather.ice(
+        32, 32, [np.random.default_rng(_stream(0, i)) for i in range(24)]
+    )
     assert np.array_equal(out, expected.clip(0, 255).astype(np.uint8))
 
 
@@ -354,12 +412,16 @@ def _stream(seed, i):
 
 
 def test_frost_cuts_from_the_five_photographs(tmp_path):
-    for i, name in enumerate(("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")):
+    for i, name in enumerate(
+        ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
+    ):
         Image.new("RGB", (200 + 10 * i, 170), (40 * i + 20,) * 3).save(tmp_path / name)
     assert frost_source(tmp_path) == "photographs"
     black = np.zeros((200, SIZE, SIZE, 3), np.uint8)
     out = corrupt(black, "frost", 5, frost_dir=tmp_path)
-    assert set(np.unique(out)) == {int(0.45 * (40 * i + 20)) for i in range(5)}  # all five are drawn
+    assert set(np.unique(out)) == {
+        int(0.45 * (40 * i + 20)) for i in range(5)
+    }  # all five are drawn
     with pytest.raises(ValueError, match=r"34×\d+ pixels .* too small"):
         corrupt(np.zeros((1, 60, 60, 3), np.uint8), "frost", 5, frost_dir=tmp_path)
     (tmp_path / "frost4.jpg").unlink()
@@ -414,7 +476,9 @@ def test_water_shines_where_drops_are():
 def hsv_reference(images, edit):
     out = np.empty_like(images)
     for i in np.ndindex(images.shape[:-1]):
-        out[i] = np.array(colorsys.hsv_to_rgb(*edit(*colorsys.rgb_to_hsv(*(images[i] / 255))))) * 255
+        out[i] = (
+            np.array(colorsys.hsv_to_rgb(*edit(*colorsys.rgb_to_hsv(*(images[i] / 255))))) * 255
+        )
     return out
 
 
@@ -436,7 +500,11 @@ def test_saturate_scales_saturation_only(colours):
     for level, (a, b) in enumerate(((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)), 1):
         expected = hsv_reference(colours, lambda h, s, v, a=a, b=b: (h, min(a * s + b, 1), v))
         assert np.abs(corrupt(colours, "saturate", level).astype(int) - expected).max() <= 1
-    assert corrupt(colours, "saturate", 5)[0, 0, 2].tolist() == [90, 72, 72]  # grey has hue 0: it turns red
+    assert corrupt(colours, "saturate", 5)[0, 0, 2].tolist() == [
+        90,
+        72,
+        72,
+    ]  # grey has hue 0: it turns red
 
 
 def test_contrast_pulls_towards_the_mean_of_each_channel(images):
@@ -488,8 +556,14 @@ def test_affine_grid_moves_the_control_points():
 
 def test_elastic_moves_pixels_but_not_far():
     """On a ramp along x, the change of grey is the displacement."""
-    ramp = np.broadcast_to((7 * np.arange(SIZE))[None, None, :, None], (20, SIZE, SIZE, 3)).astype(np.uint8)
-    for level, (alpha, beta) in enumerate(((0, 2.56), (1.6, 2.24), (2.56, 1.92), (3.2, 1.6), (3.2, 0.96)), 1):
-        moved = (corrupt(ramp, "elastic", level)[:, 10:22, 10:22].astype(float) - ramp[:, 10:22, 10:22]) / 7
+    ramp = np.broadcast_to((7 * np.arange(SIZE))[None, None, :, None], (20, SIZE, SIZE, 3)).astype(
+        np.uint8
+    )
+    for level, (alpha, beta) in enumerate(
+        ((0, 2.56), (1.6, 2.24), (2.56, 1.92), (3.2, 1.6), (3.2, 0.96)), 1
+    ):
+        moved = (
+            corrupt(ramp, "elastic", level)[:, 10:22, 10:22].astype(float) - ramp[:, 10:22, 10:22]
+        ) / 7
         assert 0.2 < np.abs(moved).mean() < 2
         assert np.abs(moved).max() < alpha + 3 * beta

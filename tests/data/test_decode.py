@@ -59,12 +59,23 @@ def test_a_hair_thin_image_is_padded_not_lost(tmp_path):
         (Image.fromarray(np.full((4, 4), 65535, np.uint16)), (255, 255, 255)),
         (Image.fromarray(np.full((4, 4), 100 * 257, np.uint16)), (100, 100, 100)),
     ],
-    ids=["grey", "bilevel", "transparent", "translucent", "grey-alpha", "palette", "16-bit white", "16-bit grey"],
+    ids=[
+        "grey",
+        "bilevel",
+        "transparent",
+        "translucent",
+        "grey-alpha",
+        "palette",
+        "16-bit white",
+        "16-bit grey",
+    ],
 )
 def test_every_kind_of_pixel_becomes_rgb(tmp_path, image, colour):
     image.save(tmp_path / "a.png")
     decoded = Decoder(4)(tmp_path / "a.png")
-    assert torch.equal(decoded, torch.tensor(colour, dtype=torch.uint8).view(3, 1, 1).expand(3, 4, 4))
+    assert torch.equal(
+        decoded, torch.tensor(colour, dtype=torch.uint8).view(3, 1, 1).expand(3, 4, 4)
+    )
 
 
 def test_palette_with_a_transparent_entry_is_laid_over_white(tmp_path):
@@ -104,7 +115,9 @@ def test_unreadable_files_are_named_with_their_reason(tmp_path, monkeypatch):
     (tmp_path / "text.png").write_text("hello")
     (tmp_path / "empty.png").touch()
     (tmp_path / "folder.png").mkdir()
-    (tmp_path / "drawing.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+    (tmp_path / "drawing.eps").write_text(
+        "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
+    )
     zero = whole[:16] + struct.pack(">I", 0) + whole[20:]  # a PNG header that says: no pixels wide
     (tmp_path / "zero.png").write_bytes(zero)
     Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "float.tif")
@@ -125,7 +138,9 @@ def test_unreadable_files_are_named_with_their_reason(tmp_path, monkeypatch):
             Decoder(8)(tmp_path / name)
         assert name in str(caught.value)
         assert reason in caught.value.args[1]
-        assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args  # it crosses process borders
+        assert (
+            pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+        )  # it crosses process borders
 
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # 40 × 40 is now more than twice the limit
     with pytest.raises(UnreadableImage, match="decompression bomb"):

@@ -31,7 +31,10 @@ class TestDataHash:
         base = data_hash(self.split())
         assert data_hash(self.split()) == base
         pixels = self.split().pixels.clone()
-        assert data_hash(self.split(pixels=pixels.contiguous(memory_format=torch.channels_last))) == base
+        assert (
+            data_hash(self.split(pixels=pixels.contiguous(memory_format=torch.channels_last)))
+            == base
+        )
         pixels[4, 2, 3, 3] ^= 1
         others = [
             self.split(pixels=pixels),

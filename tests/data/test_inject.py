@@ -26,8 +26,22 @@ def photographs(n: int, classes: int, *, side: int = 16, seed: int = 0) -> Array
 
 def of(train: ArraySplit | FileSplit, classes: int, **others: ArraySplit) -> Data:
     test = photographs(100 * classes, classes, seed=1)
-    info = DataInfo("photographs", tuple(map(str, range(classes))), (), (3, 16, 16), torch.zeros(classes, 0).long())
-    return Data(train, photographs(20 * classes, classes, seed=2), test, info, plain(*HALF), plain(*HALF), others)
+    info = DataInfo(
+        "photographs",
+        tuple(map(str, range(classes))),
+        (),
+        (3, 16, 16),
+        torch.zeros(classes, 0).long(),
+    )
+    return Data(
+        train,
+        photographs(20 * classes, classes, seed=2),
+        test,
+        info,
+        plain(*HALF),
+        plain(*HALF),
+        others,
+    )
 
 
 @pytest.mark.parametrize("kind", inject.INJECTIONS)
@@ -92,7 +106,14 @@ def test_brightness_levels_are_even_steps():
     painted = inject.brightness(images, torch.arange(5), 5).double()
     steps = painted.mean((1, 2, 3)).diff()
     assert torch.allclose(steps, torch.full((4,), 255 / 8, dtype=torch.double), atol=0.6)
-    assert int(inject.brightness(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), torch.tensor([4]), 5).max()) == 255
+    assert (
+        int(
+            inject.brightness(
+                torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), torch.tensor([4]), 5
+            ).max()
+        )
+        == 255
+    )
 
 
 def test_many_classes_share_ten_values():
@@ -139,7 +160,9 @@ def test_files_are_painted_as_arrays_are(tmp_path, kind):
     assert torch.equal(from_files.train.bias, from_array.train.bias)
     assert torch.equal(from_files.train.images(everyone), from_array.train.images(everyone))
     some = torch.tensor([7, 3, 21])
-    assert torch.equal(from_files.train.subset(some).images(torch.arange(3)), from_array.train.images(some))
+    assert torch.equal(
+        from_files.train.subset(some).images(torch.arange(3)), from_array.train.images(some)
+    )
 
 
 def test_files_without_their_bias_labels_are_painted_still(tmp_path):
@@ -162,7 +185,9 @@ def test_files_are_painted_in_both_geometries(tmp_path):
         still.images(torch.arange(40)),
         inject.inject(of(files(tmp_path, 40), 2), "patch:0.9").train.images(torch.arange(40)),
     )
-    assert torch.equal(still.subset(torch.tensor([3])).images(torch.tensor([0])), still.images(torch.tensor([3])))
+    assert torch.equal(
+        still.subset(torch.tensor([3])).images(torch.tensor([0])), still.images(torch.tensor([3]))
+    )
 
 
 def doubled(path) -> torch.Tensor:
@@ -172,7 +197,9 @@ def doubled(path) -> torch.Tensor:
 def test_a_file_twice_is_refused(tmp_path):
     split = files(tmp_path, 40)
     with pytest.raises(ValueError, match="1 files are in the split more than once"):
-        inject.inject(of(replace(split, paths=[*split.paths[:39], split.paths[0]]), 2), "colour:0.9")
+        inject.inject(
+            of(replace(split, paths=[*split.paths[:39], split.paths[0]]), 2), "colour:0.9"
+        )
 
 
 @pytest.mark.parametrize(

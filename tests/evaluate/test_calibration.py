@@ -18,7 +18,9 @@ def loops(logits, labels, bins=15):
         i = next(i for i in range(bins) if max(p) <= (i + 1) / bins or i == bins - 1)
         held[i].append((max(p), p.index(max(p)) == y))
     n = len(labels)
-    table = [(sum(c for c, _ in h) / len(h), sum(r for _, r in h) / len(h), len(h)) for h in held if h]
+    table = [
+        (sum(c for c, _ in h) / len(h), sum(r for _, r in h) / len(h), len(h)) for h in held if h
+    ]
     return sum(k / n * abs(a - c) for c, a, k in table), nll / n, brier / n, table
 
 
@@ -26,21 +28,30 @@ def loops(logits, labels, bins=15):
 @pytest.mark.parametrize("bins", [15, 4])
 def test_equals_loops(scale, bins):
     g = torch.Generator().manual_seed(0)
-    logits, labels = scale * torch.randn(200, 5, generator=g).double(), torch.randint(5, (200,), generator=g)
+    logits, labels = (
+        scale * torch.randn(200, 5, generator=g).double(),
+        torch.randint(5, (200,), generator=g),
+    )
     ece, nll, brier, table = loops(logits, labels, bins)
     found = measure(logits, labels, bins=bins)
     assert (found.ece, found.nll, found.brier) == pytest.approx((ece, nll, brier), abs=1e-12)
-    assert [(b.confidence, b.accuracy, b.n) for b in found.bins] == [pytest.approx(row) for row in table]
+    assert [(b.confidence, b.accuracy, b.n) for b in found.bins] == [
+        pytest.approx(row) for row in table
+    ]
     assert sum(b.n for b in found.bins) == 200
 
 
 def test_known_values():
-    even = measure(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]))  # always says ½, right half of the time
+    even = measure(
+        torch.zeros(4, 2), torch.tensor([0, 0, 1, 1])
+    )  # always says ½, right half of the time
     assert even.ece == 0
     assert even.nll == pytest.approx(math.log(2))
     assert even.brier == pytest.approx(0.5)
     assert [(b.confidence, b.accuracy, b.n) for b in even.bins] == [(0.5, 0.5, 4)]
-    sure = measure(torch.tensor([[1e4, 0.0]]), torch.tensor([1]))  # certain and wrong, without overflow
+    sure = measure(
+        torch.tensor([[1e4, 0.0]]), torch.tensor([1])
+    )  # certain and wrong, without overflow
     assert (sure.ece, sure.nll, sure.brier) == (1, 1e4, 2)
     right = measure(torch.tensor([[0.0, -torch.inf]]), torch.tensor([0]))
     assert (right.ece, right.nll, right.brier) == (0, 0, 0)
@@ -56,7 +67,9 @@ def test_a_constant_added_to_logits_changes_nothing():
     g = torch.Generator().manual_seed(1)
     logits, labels = torch.randn(50, 3, generator=g).double(), torch.randint(3, (50,), generator=g)
     first, second = measure(logits, labels), measure(logits + 1e3, labels)
-    assert (first.ece, first.nll, first.brier) == pytest.approx((second.ece, second.nll, second.brier), abs=1e-9)
+    assert (first.ece, first.nll, first.brier) == pytest.approx(
+        (second.ece, second.nll, second.brier), abs=1e-9
+    )
 
 
 def test_an_empty_set_is_refused():

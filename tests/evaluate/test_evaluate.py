@@ -27,7 +27,9 @@ class Small(Method):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+            self.encoder = nn.Sequential(
+                nn.Flatten(), nn.Linear(48, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)
+            )
             self.head = nn.Linear(8, CLASSES)
         self.frozen = nn.Dropout().eval()
 
@@ -63,7 +65,9 @@ def data() -> Data:
         count_cells(train.labels, train.bias, CLASSES, BIASES),
     )
     hidden = ArraySplit(extra.pixels, extra.labels)
-    return Data(train, valid, test, info, supcon(4, *HALF), plain(*HALF), {"extra": extra, "hidden": hidden})
+    return Data(
+        train, valid, test, info, supcon(4, *HALF), plain(*HALF), {"extra": extra, "hidden": hidden}
+    )
 
 
 def test_collect_equals_direct_prediction(data):
@@ -115,7 +119,12 @@ def test_collect_of_an_empty_split(data):
     assert len(found.features) == len(found.logits) == len(found.labels) == 0
     assert quick(Small(), data.test.subset(torch.arange(0)), data.eval_views, data.info) == {}
     judged = judge(found.logits, found.labels, found.bias, data.info)
-    assert (judged["n"], judged["accuracy"], judged["groups"], judged["calibration"]) == (0, {}, None, None)
+    assert (judged["n"], judged["accuracy"], judged["groups"], judged["calibration"]) == (
+        0,
+        {},
+        None,
+        None,
+    )
 
 
 def test_several_views_are_refused(data):
@@ -126,11 +135,21 @@ def test_several_views_are_refused(data):
 def test_judged_is_what_the_run_folder_promises(data):
     found = collect(Small(), data.test, data.eval_views)
     judged = judge(found.logits, found.labels, found.bias, data.info, resamples=50)
-    assert list(judged) == ["n", "accuracy", "groups", "equalised_odds_gap", "calibration", "warnings"]
+    assert list(judged) == [
+        "n",
+        "accuracy",
+        "groups",
+        "equalised_odds_gap",
+        "calibration",
+        "warnings",
+    ]
     assert judged["n"] == 90
     assert tuple(judged["accuracy"]) == NAMES
     assert set(judged["accuracy"]["plain"]) == {"value", "low", "high"}
-    assert torch.tensor(judged["groups"]["n"]).tolist() == count_cells(data.test.labels, data.test.bias, 3, 4).tolist()
+    assert (
+        torch.tensor(judged["groups"]["n"]).tolist()
+        == count_cells(data.test.labels, data.test.bias, 3, 4).tolist()
+    )
     assert set(judged["groups"]) == {"n", "correct", "low", "high"}
     assert set(judged["calibration"]) == {"ece", "nll", "brier", "bins"}
     assert set(judged["calibration"]["bins"][0]) == {"confidence", "accuracy", "n"}
@@ -167,14 +186,18 @@ def test_logits_that_are_not_finite_count_as_wrong():
     judged = judge(logits, torch.tensor([0, 0, 0, 0, 1]), None, info)
     assert judged["accuracy"]["plain"]["value"] == pytest.approx(2 / 5)
     assert judged["calibration"] is None
-    assert judged["warnings"] == ["3 of 5 samples have logits that are not finite; they count as wrong"]
+    assert judged["warnings"] == [
+        "3 of 5 samples have logits that are not finite; they count as wrong"
+    ]
 
 
 def test_quick_is_the_own_classifier(data):
     method = Small()
     found = quick(method, data.valid, data.eval_views, data.info)
     outputs = collect(method, data.valid, data.eval_views)
-    expected = values(outputs.logits.argmax(1), data.valid.labels, data.valid.bias, data.info.counts)
+    expected = values(
+        outputs.logits.argmax(1), data.valid.labels, data.valid.bias, data.info.counts
+    )
     assert found == expected
     assert tuple(found) == NAMES
 
@@ -185,7 +208,8 @@ def test_evaluate_judges_every_classifier_on_every_set(data):
     assert tuple(found.test) == USUAL
     assert set(found.extra_tests) == {"extra", "hidden"}
     train, test, extra = (
-        collect(method, part, data.eval_views) for part in (data.train, data.test, data.extra_tests["extra"])
+        collect(method, part, data.eval_views)
+        for part in (data.train, data.test, data.extra_tests["extra"])
     )
     probe = fit_probe(unit(train.features), train.labels, CLASSES)
     for outputs, judged in ((test, found.test), (extra, found.extra_tests["extra"])):
@@ -197,7 +221,9 @@ def test_evaluate_judges_every_classifier_on_every_set(data):
         for name in USUAL:
             expected = judge(logits[name], outputs.labels, outputs.bias, data.info, resamples=50)
             assert judged[name]["accuracy"] == expected["accuracy"]
-            assert judged[name]["calibration"]["nll"] == pytest.approx(expected["calibration"]["nll"], rel=1e-4)
+            assert judged[name]["calibration"]["nll"] == pytest.approx(
+                expected["calibration"]["nll"], rel=1e-4
+            )
     assert list(found.extra_tests["hidden"]["knn"]["accuracy"]) == ["plain"]
     assert found.test["probe"]["converged"] is True
     assert found.test["probe"]["iterations"] == probe.iterations
@@ -245,7 +271,9 @@ def test_a_network_that_diverged_is_judged_and_not_an_error(data):
     assert list(found.test) == ["own"]
     assert found.test["own"]["accuracy"]["plain"]["value"] == 0
     assert found.similarity is None
-    assert found.warnings == ["the features of the training set are not finite: neither probe nor nearest neighbours"]
+    assert found.warnings == [
+        "the features of the training set are not finite: neither probe nor nearest neighbours"
+    ]
     assert quick(method, data.valid, data.eval_views, data.info)["plain"] == 0
 
 
@@ -257,6 +285,9 @@ def test_broken_test_features_leave_the_others_alone(data):
 
     found = evaluate(Fragile(), data, test=split(5, n=30), resamples=10)
     for name in ("probe", "knn"):
-        assert "1 of 30 samples have logits that are not finite; they count as wrong" in found.test[name]["warnings"]
+        assert (
+            "1 of 30 samples have logits that are not finite; they count as wrong"
+            in found.test[name]["warnings"]
+        )
         assert found.test[name]["accuracy"]["plain"]["value"] > 0
     assert found.similarity is None

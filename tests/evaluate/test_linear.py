@@ -44,7 +44,12 @@ class Small(Method):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            layers = [nn.Flatten(), nn.Linear(3 * SIDE * SIDE, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.5)]
+            layers = [
+                nn.Flatten(),
+                nn.Linear(3 * SIDE * SIDE, WIDTH),
+                nn.BatchNorm1d(WIDTH),
+                nn.Dropout(0.5),
+            ]
             self.encoder = nn.Sequential(*layers)
             self.head = nn.Linear(WIDTH, CLASSES)
         self.frozen = nn.Dropout().eval()
@@ -120,7 +125,9 @@ def test_defaults_are_those_of_supcontrast() -> None:
         "milestones=[2, 4]",
         "factor=0.4",
     ]
-    chosen = build.linear(configuration.load(seed=3, overrides=[f"evaluate.linear_{change}" for change in changes]))
+    chosen = build.linear(
+        configuration.load(seed=3, overrides=[f"evaluate.linear_{change}" for change in changes])
+    )
     assert chosen == LinearSettings(0.3, 7, 9, 0.5, 0.1, (2, 4), 0.4, 3)
 
 
@@ -138,7 +145,9 @@ def test_a_separable_problem_is_solved(views: Views) -> None:
 @pytest.mark.parametrize("views", [augmented(), plain(*HALF)])
 def test_it_is_sgd_on_these_batches_written_out(views: Views) -> None:
     """Ten samples in batches of four, the last of two; rates 0.5, 0.5, 0.1, 0.02."""
-    settings = LinearSettings(0.5, 4, 4, momentum=0.8, weight_decay=0.01, milestones=(2, 0.75), factor=0.2, seed=5)
+    settings = LinearSettings(
+        0.5, 4, 4, momentum=0.8, weight_decay=0.01, milestones=(2, 0.75), factor=0.2, seed=5
+    )
     method, train = Small(), split(0, n=10)
     method.train()
     method.encoder(views(train.pixels))  # moves the running statistics
@@ -146,7 +155,9 @@ def test_it_is_sgd_on_these_batches_written_out(views: Views) -> None:
 
     method.eval()
     first = first_layer(WIDTH, CLASSES, seed=5)
-    parameters = torch.cat([first.weight, first.bias[:, None]], 1).tolist()  # of each class, the bias last
+    parameters = torch.cat(
+        [first.weight, first.bias[:, None]], 1
+    ).tolist()  # of each class, the bias last
     velocity = [[0.0] * (WIDTH + 1) for _ in range(CLASSES)]
     loader = Loader(train, views, Shuffled(10, OWN_NUMBERS + 5), 4, seed=OWN_NUMBERS + 5)
     for rate in (0.5, 0.5, 0.1, 0.02):
@@ -185,7 +196,9 @@ def test_the_rate_falls_after_its_milestones(milestones: tuple[float, ...]) -> N
 
 def test_the_method_stays_what_it_was() -> None:
     method = Small()
-    method.encoder(torch.randn(8, 3, SIDE, SIDE))  # statistics that a pass in training mode would move
+    method.encoder(
+        torch.randn(8, 3, SIDE, SIDE)
+    )  # statistics that a pass in training mode would move
     before = {name: value.clone() for name, value in method.state_dict().items()}
     modes = {name: part.training for name, part in method.named_modules()}
     torch.manual_seed(1)
@@ -196,7 +209,9 @@ def test_the_method_stays_what_it_was() -> None:
     assert {name: part.training for name, part in method.named_modules()} == modes
     assert modes["encoder"]
     assert not modes["frozen"]
-    assert all(parameter.grad is None and parameter.requires_grad for parameter in method.parameters())
+    assert all(
+        parameter.grad is None and parameter.requires_grad for parameter in method.parameters()
+    )
     assert torch.equal(torch.get_rng_state(), random)
 
 
@@ -209,7 +224,9 @@ def test_the_seed_alone_decides() -> None:
     assert torch.equal(layers[0].bias, layers[1].bias)
     assert layers[0].losses == layers[1].losses
     assert not torch.equal(layers[0].weight, layers[2].weight)
-    assert not torch.equal(first_layer(WIDTH, CLASSES, 3).weight, first_layer(WIDTH, CLASSES, 4).weight)
+    assert not torch.equal(
+        first_layer(WIDTH, CLASSES, 3).weight, first_layer(WIDTH, CLASSES, 4).weight
+    )
     assert first_layer(100, CLASSES, 3).weight.abs().max() <= 0.1  # 1/√100
 
 
@@ -248,7 +265,10 @@ def test_views_that_change_nothing_are_seen_once() -> None:
 
 def test_colours_stay_as_they_are() -> None:
     strong = supcon(SIDE, *HALF)
-    found, same = (fit_linear(Small(), split(0), views, INFO, FEW) for views in (strong, without_colour(strong)))
+    found, same = (
+        fit_linear(Small(), split(0), views, INFO, FEW)
+        for views in (strong, without_colour(strong))
+    )
     assert torch.equal(found.weight, same.weight)
 
 
@@ -261,7 +281,9 @@ def test_progress_is_told_batch_by_batch() -> None:
 def test_it_learns_where_gradients_are_switched_off() -> None:
     with torch.no_grad():
         switched_off = fit_linear(Small(), split(0), augmented(), INFO, FEW)
-    assert torch.equal(switched_off.weight, fit_linear(Small(), split(0), augmented(), INFO, FEW).weight)
+    assert torch.equal(
+        switched_off.weight, fit_linear(Small(), split(0), augmented(), INFO, FEW).weight
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,7 +308,10 @@ def test_samples_it_cannot_learn_from_are_refused() -> None:
         fit_linear(Small(), train.subset(torch.arange(0)), augmented(), INFO, FEW)
     with pytest.raises(ValueError, match="labels must be from 0 to 2; got 0 to 3"):
         fit_linear(
-            Small(), replace(train, labels=train.labels.clone().index_fill(0, torch.tensor([1]), 3)), augmented(), INFO
+            Small(),
+            replace(train, labels=train.labels.clone().index_fill(0, torch.tensor([1]), 3)),
+            augmented(),
+            INFO,
         )
     found = fit_linear(Small(), train, augmented(), INFO, FEW)
     with pytest.raises(ValueError, match=r"trained on 5 features per sample; got \[2, 7\]"):
@@ -297,16 +322,23 @@ def test_evaluate_reports_the_last_epoch_and_records_the_best() -> None:
     data, method = made(split(0), augmented()), Small()
     settings = replace(FEW, lr=20.0, epochs=6)  # too fast, so that accuracies jump
     found = evaluate(method, data, classifiers=("own", "linear"), linear=settings, resamples=10)
-    test, extra = (collect(method, part, data.eval_views) for part in (data.test, data.extra_tests["extra"]))
+    test, extra = (
+        collect(method, part, data.eval_views) for part in (data.test, data.extra_tests["extra"])
+    )
     layers = history(settings, data.train_views)
-    right = [float((answers(layer.logits(test.features)) == test.labels).double().mean()) for layer in layers]
+    right = [
+        float((answers(layer.logits(test.features)) == test.labels).double().mean())
+        for layer in layers
+    ]
     assert max(right) > right[-1]  # else nothing is shown
     judged = found.test["linear"]
     assert judged["accuracy"]["plain"]["value"] == pytest.approx(right[-1])
     assert judged["best-on-test"] == {"epoch": 1 + right.index(max(right)), "plain": max(right)}
     assert (judged["epochs"], judged["loss"]) == (6, layers[-1].losses[-1])
     on_extra = float((answers(layers[-1].logits(extra.features)) == extra.labels).double().mean())
-    assert found.extra_tests["extra"]["linear"]["accuracy"]["plain"]["value"] == pytest.approx(on_extra)
+    assert found.extra_tests["extra"]["linear"]["accuracy"]["plain"]["value"] == pytest.approx(
+        on_extra
+    )
     assert "best-on-test" not in found.extra_tests["extra"]["linear"]
     assert list(found.test) == ["own", "linear"]
     json.dumps([found.test, found.extra_tests], allow_nan=False)
@@ -318,7 +350,13 @@ def test_a_layer_that_has_not_learnt_is_said() -> None:
     g = torch.Generator().manual_seed(0)
     noise = replace(split(0), labels=torch.randint(CLASSES, (50,), generator=g))
     judged = [
-        evaluate(Small(), made(noise, augmented()), classifiers=("linear",), linear=replace(FEW, lr=lr), resamples=10)
+        evaluate(
+            Small(),
+            made(noise, augmented()),
+            classifiers=("linear",),
+            linear=replace(FEW, lr=lr),
+            resamples=10,
+        )
         for lr in (300.0, 0.01)
     ]
     assert (
@@ -332,7 +370,9 @@ def test_features_that_are_not_finite_leave_the_others_alone() -> None:
     method = Small()
     with torch.no_grad():
         method.encoder[1].weight.fill_(torch.nan)
-    found = evaluate(method, made(split(0), augmented()), classifiers=("own", "linear"), linear=FEW, resamples=10)
+    found = evaluate(
+        method, made(split(0), augmented()), classifiers=("own", "linear"), linear=FEW, resamples=10
+    )
     assert list(found.test) == ["own"]
     assert "no linear evaluation: its loss is not finite in epoch 1" in found.warnings[0]
 
@@ -377,7 +417,9 @@ def test_a_run_with_linear_evaluation_from_beginning_to_end(tmp_path: Path) -> N
     judged = record.result["test"]["linear"]
     assert (judged["n"], judged["epochs"]) == (300, 3)
     own = record.result["test"]["own"]
-    assert judged["accuracy"].keys() == own["accuracy"].keys() > {"plain"}  # by group too: these digits have a bias
+    assert (
+        judged["accuracy"].keys() == own["accuracy"].keys() > {"plain"}
+    )  # by group too: these digits have a bias
     assert judged["groups"]["n"] == own["groups"]["n"]
     assert judged["best-on-test"]["plain"] >= judged["accuracy"]["plain"]["value"]
     page = write_report(find_runs([tmp_path / "run"]), tmp_path / "report.html").read_text("utf-8")
@@ -391,10 +433,15 @@ def test_a_run_with_linear_evaluation_from_beginning_to_end(tmp_path: Path) -> N
     assert json.loads((tmp_path / "found.json").read_text())["test"]["linear"] == judged
     other = CliRunner().invoke(app, [*again, "--set", "evaluate.linear_lr=0.01"])
     assert other.exit_code == 0, other.output
-    assert json.loads((tmp_path / "found.json").read_text())["test"]["linear"]["loss"] != judged["loss"]
+    assert (
+        json.loads((tmp_path / "found.json").read_text())["test"]["linear"]["loss"]
+        != judged["loss"]
+    )
 
 
-def test_ctrl_c_in_linear_evaluation_keeps_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_linear_evaluation_keeps_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     undisturbed = trained(tmp_path / "undisturbed")
 
     def stop(self: Display, what: str, done: int, of: int) -> None:
@@ -402,7 +449,9 @@ def test_ctrl_c_in_linear_evaluation_keeps_the_training(tmp_path: Path, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(Display, "stage", stop)
-        with pytest.raises(Interrupted, match="stopped in linear evaluation; the training is done and saved"):
+        with pytest.raises(
+            Interrupted, match="stopped in linear evaluation; the training is done and saved"
+        ):
             trained(tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
     record = trained(tmp_path / "run")

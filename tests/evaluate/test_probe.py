@@ -31,8 +31,12 @@ def test_reaches_the_optimum_of_scikit_learn(standardise, l2):
     x, y = draw()
     probe = fit_probe(x, y, 4, l2=l2, standardise=standardise)
     inputs = standardised(x) if standardise else x.double()
-    reference = LogisticRegression(C=1 / (len(x) * l2), tol=1e-8, max_iter=5000).fit(inputs.numpy(), y.numpy())
-    expected = loss(torch.from_numpy(reference.coef_), torch.from_numpy(reference.intercept_), inputs, y, l2)
+    reference = LogisticRegression(C=1 / (len(x) * l2), tol=1e-8, max_iter=5000).fit(
+        inputs.numpy(), y.numpy()
+    )
+    expected = loss(
+        torch.from_numpy(reference.coef_), torch.from_numpy(reference.intercept_), inputs, y, l2
+    )
     scale = x.double().std(0, correction=0) if standardise else 1
     penalty = l2 / 2 * (probe.weight * scale).square().sum()
     found = torch.nn.functional.cross_entropy(probe.logits(x), y) + penalty
@@ -46,7 +50,10 @@ def test_reaches_the_optimum_of_scikit_learn(standardise, l2):
 def test_the_gradient_vanishes():
     x, y = draw(1)
     probe = fit_probe(x, y, 4, l2=1e-3, standardise=False)
-    weight, intercept = probe.weight.clone().requires_grad_(), probe.intercept.clone().requires_grad_()
+    weight, intercept = (
+        probe.weight.clone().requires_grad_(),
+        probe.intercept.clone().requires_grad_(),
+    )
     loss(weight, intercept, x.double(), y, 1e-3).backward()
     assert weight.grad.abs().max() < 2e-7
     assert intercept.grad.abs().max() < 2e-7
@@ -82,7 +89,9 @@ def test_constant_features_are_left_out():
     wide = torch.cat([x.double(), torch.zeros(len(x), 1), 3 * noise], 1)
     probe = fit_probe(wide, y, 4)
     assert (probe.weight[:, 6:] == 0).all()
-    torch.testing.assert_close(probe.logits(wide), fit_probe(x, y, 4).logits(x), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        probe.logits(wide), fit_probe(x, y, 4).logits(x), atol=1e-6, rtol=1e-6
+    )
 
 
 def test_classes_without_samples_are_never_answered():

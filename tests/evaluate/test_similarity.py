@@ -12,7 +12,11 @@ from fairmargin.evaluate.similarity import SETS, ordering, similarities
 def draw(seed=0, n=40, d=3, classes=3, biases=2, agree=0.5):
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=g)
-    bias = torch.where(torch.rand(n, generator=g) < agree, labels % biases, torch.randint(biases, (n,), generator=g))
+    bias = torch.where(
+        torch.rand(n, generator=g) < agree,
+        labels % biases,
+        torch.randint(biases, (n,), generator=g),
+    )
     features = torch.randn(n, d, generator=g) + torch.randn(classes, d, generator=g)[labels]
     return features.double(), labels, bias
 
@@ -28,7 +32,9 @@ def cosines_by_anchor(features, labels, bias):
         sets = [[], [], [], []]
         for j, (zj, yj, bj) in enumerate(rows):
             if i != j:
-                sets[2 * (yi != yj) + (bi != bj)].append(sum(a * b for a, b in zip(zi, zj, strict=True)))
+                sets[2 * (yi != yj) + (bi != bj)].append(
+                    sum(a * b for a, b in zip(zi, zj, strict=True))
+                )
         yield sets
 
 
@@ -50,7 +56,9 @@ def test_similarities_equal_loops(monkeypatch, pairs):
         mean = sum(s) / len(s)
         assert entry["pairs"] == len(s)
         assert entry["mean"] == pytest.approx(mean, abs=1e-12)
-        assert entry["std"] == pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in s) / len(s)), abs=1e-12)
+        assert entry["std"] == pytest.approx(
+            math.sqrt(sum((v - mean) ** 2 for v in s) / len(s)), abs=1e-12
+        )
         edges = found["edges"]
         assert entry["counts"] == [sum(edges[i] <= v < edges[i + 1] for v in s) for i in range(8)]
 
@@ -79,7 +87,9 @@ def test_samples_are_drawn_by_the_seed():
 def test_order_and_length_do_not_matter():
     x, y, b = draw(3)
     shuffled = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    moved = x[shuffled] * torch.rand(len(y), 1, generator=torch.Generator().manual_seed(1)).double() * 9
+    moved = (
+        x[shuffled] * torch.rand(len(y), 1, generator=torch.Generator().manual_seed(1)).double() * 9
+    )
     for measure in (similarities, ordering):
         first, second = measure(x, y, b), measure(moved, y[shuffled], b[shuffled])
         assert flat(first) == pytest.approx(flat(second), abs=1e-9)
@@ -97,12 +107,21 @@ def flat(value):
 def test_sets_without_pairs_or_spread():
     x, y, _ = draw(4)
     alone = similarities(x, y, torch.zeros_like(y))  # one bias value: nothing conflicts
-    assert alone["sets"]["positive-conflicting"] == {"pairs": 0, "mean": None, "std": None, "counts": [0] * 64}
+    assert alone["sets"]["positive-conflicting"] == {
+        "pairs": 0,
+        "mean": None,
+        "std": None,
+        "counts": [0] * 64,
+    }
     assert alone["kl"] == {"positive": None, "negative": None}
     collapsed = similarities(torch.ones(40, 3).float() * 0.3, *draw(4)[1:])
     assert collapsed["kl"] == {"positive": None, "negative": None}
     assert collapsed["sets"]["negative-aligned"]["mean"] == pytest.approx(1)
-    assert collapsed["sets"]["negative-aligned"]["counts"][-1] == collapsed["sets"]["negative-aligned"]["pairs"] > 0
+    assert (
+        collapsed["sets"]["negative-aligned"]["counts"][-1]
+        == collapsed["sets"]["negative-aligned"]["pairs"]
+        > 0
+    )
 
 
 def loops_of_ordering(features, labels, bias, epsilon):
@@ -113,12 +132,19 @@ def loops_of_ordering(features, labels, bias, epsilon):
         shares = []
         for sets in anchors:
             closer, farther = sets[k], sets[k + 1]
-            points = [0.5 if abs(p - q - margin) < 1e-9 else p - q > margin for p in closer for q in farther]
+            points = [
+                0.5 if abs(p - q - margin) < 1e-9 else p - q > margin
+                for p in closer
+                for q in farther
+            ]
             shares += [sum(points) / len(points)] if points else []
         links.append(sum(shares) / len(shares))
     complete = [sets for sets in anchors if all(sets)]
     ordered = [
-        all(min(sets[k]) >= max(sets[k + 1]) + margin - 1e-9 for k, margin in enumerate((0, epsilon, 0)))
+        all(
+            min(sets[k]) >= max(sets[k + 1]) + margin - 1e-9
+            for k, margin in enumerate((0, epsilon, 0))
+        )
         for sets in complete
     ]
     return links, sum(ordered) / len(ordered)
@@ -144,7 +170,11 @@ def wholly_biased(label_weight, bias_weight, noise=1e-3):
     g = torch.Generator().manual_seed(0)
     y, b = torch.arange(60) % 3, (torch.arange(60) // 3) % 3
     eye = torch.eye(3).double()
-    parts = [label_weight * eye[y], bias_weight * eye[b], noise * torch.randn(60, 3, generator=g).double()]
+    parts = [
+        label_weight * eye[y],
+        bias_weight * eye[b],
+        noise * torch.randn(60, 3, generator=g).double(),
+    ]
     return torch.cat(parts, 1), y, b
 
 

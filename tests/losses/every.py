@@ -41,7 +41,9 @@ def batch(n: int, device: str = "cpu", dtype: torch.dtype = torch.float32, seed:
     z = torch.randn(n, D, device=device, dtype=dtype) + nn.functional.one_hot(y, D).to(dtype)
     prior = torch.rand(BIASES, CLASSES, device=device).softmax(1)
     weight = torch.randn(CLASSES, D, device=device, dtype=dtype)
-    return Batch(z.requires_grad_(), y, b, torch.rand(n, SCORES, device=device) + 0.1, weight, prior)
+    return Batch(
+        z.requires_grad_(), y, b, torch.rand(n, SCORES, device=device) + 0.1, weight, prior
+    )
 
 
 def large_margin(x: Batch) -> Tensor:
@@ -57,13 +59,17 @@ CASES = {
     "eps_supinfonce form b": lambda x: losses.eps_supinfonce(x.z, x.y, epsilon=0.25, form="b"),
     "eps_supinfonce form d": lambda x: losses.eps_supinfonce(x.z, x.y, epsilon=0.25, form="d"),
     "eps_supinfonce inf": lambda x: losses.eps_supinfonce(x.z, x.y, epsilon=float("inf")),
-    "eps_supinfonce any length": lambda x: losses.eps_supinfonce(x.z, x.y, unit_norm=False, temperature=2.0),
+    "eps_supinfonce any length": lambda x: losses.eps_supinfonce(
+        x.z, x.y, unit_norm=False, temperature=2.0
+    ),
     "eps_supcon": lambda x: losses.eps_supcon(x.z, x.y, epsilon=0.25),
     "supcon": lambda x: losses.supcon(x.z, x.y),
     "supcon_in": lambda x: losses.supcon_in(x.z, x.y),
     "simclr": lambda x: losses.simclr(x.views),
     "fairkl": lambda x: losses.fairkl(x.z, x.y, x.b),
-    "fairkl negatives": lambda x: losses.fairkl(x.z, x.y, x.b, negatives=True, divergence="jeffreys"),
+    "fairkl negatives": lambda x: losses.fairkl(
+        x.z, x.y, x.b, negatives=True, divergence="jeffreys"
+    ),
     "fairkl anchor": lambda x: losses.fairkl(x.z, x.y, x.b, scope="anchor"),
     "fairkl lognormal": lambda x: losses.fairkl(x.z, x.y, x.b, divergence="lognormal"),
     "fairkl absolute": lambda x: losses.fairkl(x.z, x.y, x.b, divergence="absolute-mean"),
@@ -74,12 +80,16 @@ CASES = {
     "fairkl scores": lambda x: losses.fairkl(x.z, x.y, bias_features=x.g),
     "fairkl_terms": lambda x: losses.fairkl_terms(x.views, x.y[::2], x.b[::2]).value,
     "information_bounds": lambda x: losses.information_bounds(x.views).lower,
-    "information_bounds_from_scores": lambda x: losses.information_bounds_from_scores(x.z @ x.z.T).upper,
+    "information_bounds_from_scores": lambda x: (
+        losses.information_bounds_from_scores(x.z @ x.z.T).upper
+    ),
     "end": lambda x: losses.end(x.z, x.y, x.b),
     "end released": lambda x: losses.end(x.z, x.y, x.b, pairs="released"),
     "biascon": lambda x: losses.biascon(x.z, x.y, x.b),
     "softcon": lambda x: losses.softcon(x.z, x.y, x.g),
-    "bias_balanced_cross_entropy": lambda x: losses.bias_balanced_cross_entropy(x.logits, x.y, x.b, x.prior),
+    "bias_balanced_cross_entropy": lambda x: losses.bias_balanced_cross_entropy(
+        x.logits, x.y, x.b, x.prior
+    ),
     "generalized_cross_entropy": lambda x: losses.generalized_cross_entropy(x.logits, x.y),
     "hsic": lambda x: losses.hsic(x.z, x.g),
     "l_softmax": lambda x: losses.l_softmax(x.z, x.weight, x.y),
@@ -94,7 +104,9 @@ CASES = {
     "EnD": lambda x: losses.EnD()(x.z, x.y, x.b),
     "BiasCon": lambda x: losses.BiasCon()(x.z, x.y, x.b),
     "SoftCon": lambda x: losses.SoftCon()(x.z, x.y, x.g),
-    "BiasBalancedCrossEntropy": lambda x: losses.BiasBalancedCrossEntropy(x.prior)(x.logits, x.y, x.b),
+    "BiasBalancedCrossEntropy": lambda x: losses.BiasBalancedCrossEntropy(x.prior)(
+        x.logits, x.y, x.b
+    ),
     "GeneralizedCrossEntropy": lambda x: losses.GeneralizedCrossEntropy()(x.logits, x.y),
     "HSIC": lambda x: losses.HSIC()(x.z, x.g),
     "LSoftmax": lambda x: x.on_device(losses.LSoftmax, D, CLASSES)(x.z, x.y),

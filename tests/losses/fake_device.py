@@ -55,10 +55,16 @@ def attempt(loss, x):
             value = loss(x)
             (gradient,) = torch.autograd.grad(value, x.z)
     except Exception as error:
-        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(package)]
+        lines = [
+            f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(package)
+        ]
         where = f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else "backward"
         return f"{type(error).__name__} in {where}: {str(error)[:200]}"
-    if not (value.device == gradient.device == x.z.device and value.shape == () and gradient.shape == x.z.shape):
+    if not (
+        value.device == gradient.device == x.z.device
+        and value.shape == ()
+        and gradient.shape == x.z.shape
+    ):
         return f"value on {value.device}, gradient {list(gradient.shape)} on {gradient.device}"
     return None
 

@@ -80,7 +80,8 @@ def information_bounds(scores, positives, negatives, images):
         printed.append((left, right))
         constants.append((math.log(1 + k), math.log(len(n))))
     (left, right), (plus_left, plus_right) = (
-        [mean_over_valid(column) for column in zip(*table, strict=True)] for table in (printed, constants)
+        [mean_over_valid(column) for column in zip(*table, strict=True)]
+        for table in (printed, constants)
     )
     return left, right, left + plus_left, right + plus_right
 
@@ -93,7 +94,9 @@ def weighted_supcon(z, y, q, temperature):
         denominator = log_sum_exp(s[j] for j in range(len(z)) if j != i)
         w = [q[i][j] if j != i and y[j] == y[i] else 0.0 for j in range(len(z))]
         if sum(w) > 0:
-            total += math.fsum(wj * (denominator - sj) for wj, sj in zip(w, s, strict=True)) / math.fsum(w)
+            total += math.fsum(
+                wj * (denominator - sj) for wj, sj in zip(w, s, strict=True)
+            ) / math.fsum(w)
     return total / len(z)
 
 
@@ -132,11 +135,23 @@ DIVERGENCES = {
     "mean": lambda a, c, floor: (a[0] - c[0]) ** 2,
     "absolute-mean": lambda a, c, floor: (a[0] - c[0]) ** 2,
 }
-MEASURES = {"lognormal": lambda d: math.log(max(d, 1e-4)), "absolute-mean": lambda d: abs(1 - d / 2)}
+MEASURES = {
+    "lognormal": lambda d: math.log(max(d, 1e-4)),
+    "absolute-mean": lambda d: abs(1 - d / 2),
+}
 
 
 def fairkl(
-    z, y, b=None, aligned=None, *, divergence="kl", scope="batch", negatives=False, floor=0.1, normalize="weights"
+    z,
+    y,
+    b=None,
+    aligned=None,
+    *,
+    divergence="kl",
+    scope="batch",
+    negatives=False,
+    floor=0.1,
+    normalize="weights",
 ):
     n = len(z)
     known = [True] * n if b is None else [x >= 0 for x in b]
@@ -151,7 +166,11 @@ def fairkl(
         for anchor in range(n) if scope == "anchor" else [None]:
             a, c = pair_sets(z, y, aligned, known, of, anchor)[sign : sign + 2]
             if min(len(a), len(c)) >= least:
-                values.append(DIVERGENCES[divergence](mean_and_variance(a, size), mean_and_variance(c, size), floor))
+                values.append(
+                    DIVERGENCES[divergence](
+                        mean_and_variance(a, size), mean_and_variance(c, size), floor
+                    )
+                )
         total += math.fsum(values) / len(values) if values else 0.0
     return total
 
@@ -161,12 +180,17 @@ def fairkl_authors(z, y, b, spread=True):
     n = len(z)
     mean, sigma = {}, {}
     for name, label, bias in (("pa", 1, 1), ("pc", 1, 0), ("na", 0, 1), ("nc", 0, 0)):
-        mask = [[float((y[i] == y[j]) == label and (b[i] == b[j]) == bias) for j in range(n)] for i in range(n)]
+        mask = [
+            [float((y[i] == y[j]) == label and (b[i] == b[j]) == bias) for j in range(n)]
+            for i in range(n)
+        ]
         entries = [dot(z[i], z[j]) * mask[i][j] for i in range(n) for j in range(n)]
         mean[name] = math.fsum(entries) / max(sum(map(sum, mask)), 1)
         centre = math.fsum(entries) / n**2
         sigma[name] = math.sqrt(math.fsum((e - centre) ** 2 for e in entries) / (n**2 - 1))
-    value = (mean["pc"] - mean["pa"]) ** 2 + (mean["na"] - mean["nc"]) ** 2 - mean["pc"] + mean["na"]
+    value = (
+        (mean["pc"] - mean["pa"]) ** 2 + (mean["na"] - mean["nc"]) ** 2 - mean["pc"] + mean["na"]
+    )
     if spread:
         value += (sigma["pa"] - sigma["pc"]) ** 2 + (sigma["na"] - sigma["nc"]) ** 2
     return value
@@ -194,5 +218,7 @@ def random_batch(seed, n=12, d=5, classes=3, biases=3, views=1, agree=0.5):
     g = torch.Generator().manual_seed(seed)
     z = torch.randn(n, views, d, generator=g, dtype=torch.float64)
     y = torch.randint(classes, (n,), generator=g)
-    b = torch.where(torch.rand(n, generator=g) < agree, y % biases, torch.randint(biases, (n,), generator=g))
+    b = torch.where(
+        torch.rand(n, generator=g) < agree, y % biases, torch.randint(biases, (n,), generator=g)
+    )
     return z, y, b

@@ -51,7 +51,9 @@ EPSILON_FAMILY = [
 ]
 # FairKL by pairs, and half as many rows when one of two views is taken.
 NOT_BY_CELLS = ("scores", "lognormal", "absolute", "first view")
-BY_CELLS = [name for name in CASES if name.lower().startswith("fairkl") and not name.endswith(NOT_BY_CELLS)]
+BY_CELLS = [
+    name for name in CASES if name.lower().startswith("fairkl") and not name.endswith(NOT_BY_CELLS)
+]
 
 
 def use(monkeypatch, row):
@@ -107,7 +109,9 @@ class TestNoLooks:
     def test_loss(self, found, name, n):
         raised = found[f"{name}, {n} rows"]
         if (name, n) in ALLOWED:
-            assert raised is not None, f"it no longer looks: take it off the list ({ALLOWED[name, n]})"
+            assert raised is not None, (
+                f"it no longer looks: take it off the list ({ALLOWED[name, n]})"
+            )
         else:
             assert raised is None, raised
 
@@ -121,7 +125,9 @@ class TestValues:
         found = {}
         for name in FUNCTIONS:
             single = batch(N)
-            doubled = {key: t.double() if t.is_floating_point() else t for key, t in vars(single).items()}
+            doubled = {
+                key: t.double() if t.is_floating_point() else t for key, t in vars(single).items()
+            }
             x = replace(single, **{**doubled, "z": single.z.detach().double().requires_grad_()})
             found[name] = value_and_gradient(CASES[name], x)
         return found
@@ -138,7 +144,9 @@ class TestValues:
         assert (gradient - expected_gradient).norm() < error * expected_gradient.norm()
 
     @pytest.mark.parametrize("row", ["cuda, chunks", "cuda, windows and cells"])
-    @pytest.mark.parametrize("name", [name for name in FUNCTIONS if not name.startswith(("l", "h", "b", "g"))])
+    @pytest.mark.parametrize(
+        "name", [name for name in FUNCTIONS if not name.startswith(("l", "h", "b", "g"))]
+    )
     def test_float64_stays_exact(self, monkeypatch, exact, name, row):
         use(monkeypatch, ROWS[row])
         x = batch(N)
@@ -158,17 +166,29 @@ class TestValues:
         y, b = torch.arange(256) % 4, torch.randint(3, (256,))
         z = F.normalize(F.one_hot(y * (not collapsed), 32) + 0.0018 * torch.randn(256, 32)).float()
         results = []
-        for x, used in ((z.double().requires_grad_(), HOST), (z.clone().requires_grad_(), ROWS[row])):
+        for x, used in (
+            (z.double().requires_grad_(), HOST),
+            (z.clone().requires_grad_(), ROWS[row]),
+        ):
             use(monkeypatch, used)
-            value = losses.fairkl(x, y, b, divergence=divergence, negatives=True, variance_floor=0.0)
+            value = losses.fairkl(
+                x, y, b, divergence=divergence, negatives=True, variance_floor=0.0
+            )
             results.append((value.item(), torch.autograd.grad(value, x)[0].double()))
         (expected, expected_gradient), (value, gradient) = results
         assert value == pytest.approx(expected, rel=error)
         assert (gradient - expected_gradient).norm() < error * expected_gradient.norm()
 
-    @pytest.mark.parametrize("name", ["eps_supinfonce", "biascon", "fairkl negatives", "fairkl any length"])
+    @pytest.mark.parametrize(
+        "name", ["eps_supinfonce", "biascon", "fairkl negatives", "fairkl any length"]
+    )
     def test_gradcheck(self, monkeypatch, name):
-        use(monkeypatch, replace(_limits.LIMITS["cuda"], one_block=6, chunk_bytes=1, chunk_rows=(4, 4), pairs=4 * 14))
+        use(
+            monkeypatch,
+            replace(
+                _limits.LIMITS["cuda"], one_block=6, chunk_bytes=1, chunk_rows=(4, 4), pairs=4 * 14
+            ),
+        )
         x = batch(14, dtype=torch.float64)
         assert torch.autograd.gradcheck(lambda z: CASES[name](replace(x, z=z)), (x.z,))
 
@@ -200,7 +220,15 @@ class TestValues:
         assert losses.fairkl_terms(x.z, y, b).dropped
 
 
-EMBEDDING = ["eps_supinfonce", "supcon_in", "fairkl negatives", "fairkl anchor", "fairkl scores", "end", "biascon"]
+EMBEDDING = [
+    "eps_supinfonce",
+    "supcon_in",
+    "fairkl negatives",
+    "fairkl anchor",
+    "fairkl scores",
+    "end",
+    "biascon",
+]
 
 
 class TestHalf:
@@ -213,7 +241,9 @@ class TestHalf:
         use(monkeypatch, ROWS[row])
         x = batch(N)
         half = x.z.detach().to(dtype)
-        expected, expected_gradient = value_and_gradient(CASES[name], replace(x, z=half.float().requires_grad_()))
+        expected, expected_gradient = value_and_gradient(
+            CASES[name], replace(x, z=half.float().requires_grad_())
+        )
         z = half.clone().requires_grad_()
         with torch.autocast("cpu", dtype=dtype):
             value = CASES[name](replace(x, z=z))
@@ -291,7 +321,10 @@ class TestChecks:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert losses.supcon(x.z, alone) == 0
-        with losses.check(True), pytest.warns(UserWarning, match="no anchor in this batch has a positive"):
+        with (
+            losses.check(True),
+            pytest.warns(UserWarning, match="no anchor in this batch has a positive"),
+        ):
             losses.supcon(x.z, alone)
 
     @pytest.mark.parametrize("row", ["cuda, one block", "cuda, chunks"])
@@ -317,8 +350,15 @@ def graphs_of(loss, x):
     """What torch.compile makes of a loss: (graph breaks, our operators in the graphs)."""
     torch._dynamo.reset()
     explained = torch._dynamo.explain(loss)(x)
-    nodes = [node for graph in explained.graphs for node in graph.graph.nodes if node.op == "call_function"]
-    return explained.graph_break_count, [str(node.target) for node in nodes if "fairmargin" in str(node.target)]
+    nodes = [
+        node
+        for graph in explained.graphs
+        for node in graph.graph.nodes
+        if node.op == "call_function"
+    ]
+    return explained.graph_break_count, [
+        str(node.target) for node in nodes if "fairmargin" in str(node.target)
+    ]
 
 
 ONE_BLOCK = [
@@ -326,9 +366,21 @@ ONE_BLOCK = [
     "fairkl anchor", "fairkl authors", "end", "bias_balanced_cross_entropy", "generalized_cross_entropy", "hsic",
     "l_softmax", "large_margin", "FairKL", "LSoftmax",
 ]  # fmt: skip
-STREAMED = ["eps_infonce", "eps_supinfonce", "eps_supinfonce form d", "supcon", "supcon_in", "biascon", "softcon"]
+STREAMED = [
+    "eps_infonce",
+    "eps_supinfonce",
+    "eps_supinfonce form d",
+    "supcon",
+    "supcon_in",
+    "biascon",
+    "softcon",
+]
 LARGE = [*STREAMED, "fairkl", "fairkl anchor", "fairkl scores", "end"]
-SIZED = [(name, n) for names, n in ((ONE_BLOCK, 256), ([*STREAMED, "fairkl"], 1024), (LARGE, 4096)) for name in names]
+SIZED = [
+    (name, n)
+    for names, n in ((ONE_BLOCK, 256), ([*STREAMED, "fairkl"], 1024), (LARGE, 4096))
+    for name in names
+]
 
 
 class TestOneGraph:
@@ -356,7 +408,9 @@ class TestOneGraph:
             return graph
 
         def loss(z, y, b):
-            return losses.eps_supinfonce(z, y, epsilon=0.25) + losses.fairkl(z, y, b, negatives=True)
+            return losses.eps_supinfonce(z, y, epsilon=0.25) + losses.fairkl(
+                z, y, b, negatives=True
+            )
 
         torch._dynamo.reset()
         fast = torch.compile(loss, backend=backend)
@@ -396,7 +450,10 @@ class TestOneGraph:
         x = batch(N)
         torch._dynamo.reset()
         terms = lambda z: losses.fairkl_terms(z, x.y, x.b, negatives=True, chunk=20)
-        compiled, expected = torch.compile(terms, backend="aot_eager", fullgraph=True)(x.z), terms(x.z)
+        compiled, expected = (
+            torch.compile(terms, backend="aot_eager", fullgraph=True)(x.z),
+            terms(x.z),
+        )
         assert torch.equal(compiled.pairs, expected.pairs)
         assert not compiled.dropped
         assert torch.equal(compiled.value, expected.value)
@@ -416,13 +473,18 @@ class TestOneGraph:
         assert torch.allclose(gradient.float(), expected_gradient.float(), rtol=0.02, atol=1e-6)
 
     @pytest.mark.slow
-    @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
+    @pytest.mark.skipif(
+        shutil.which("g++") is None and shutil.which("clang++") is None,
+        reason="needs a C++ compiler",
+    )
     def test_inductor(self, monkeypatch):
         """The real compiler, around the operator and for the chunks in it."""
         x = batch(N)
         expected, expected_gradient = value_and_gradient(CASES["eps_supinfonce"], x)
         use(monkeypatch, ROWS["cuda, chunks"])
         torch._dynamo.reset()
-        value, gradient = value_and_gradient(torch.compile(CASES["eps_supinfonce"], fullgraph=True), x)
+        value, gradient = value_and_gradient(
+            torch.compile(CASES["eps_supinfonce"], fullgraph=True), x
+        )
         assert value.item() == pytest.approx(expected.item(), rel=1e-5)
         assert (gradient - expected_gradient).norm() < 1e-5 * expected_gradient.norm()

@@ -37,7 +37,10 @@ class TestEnD:
 
     def test_no_pairs_is_an_attached_zero(self):
         z = torch.randn(3, 2, requires_grad=True)
-        for y, b in ((torch.arange(3), torch.arange(3)), (torch.zeros(3).long(), torch.full((3,), -1))):
+        for y, b in (
+            (torch.arange(3), torch.arange(3)),
+            (torch.zeros(3).long(), torch.full((3,), -1)),
+        ):
             value = losses.end(z, y, b)
             assert value.item() == 0
             assert torch.autograd.grad(value, z)[0].abs().sum() == 0
@@ -77,12 +80,16 @@ class TestBiasContrastive:
 
     def test_identities(self):
         z, y, b = ref.random_batch(33, n=15, classes=2)
-        assert torch.allclose(losses.biascon(z, y, torch.arange(15)), losses.supcon(z, y, temperature=0.07))
+        assert torch.allclose(
+            losses.biascon(z, y, torch.arange(15)), losses.supcon(z, y, temperature=0.07)
+        )
         one_hot = F.one_hot(b, 3).double()
         assert torch.allclose(losses.softcon(z, y, one_hot), losses.biascon(z, y, b))
         assert torch.allclose(losses.softcon(z, y, 5 * one_hot), losses.softcon(z, y, one_hot))
         orthogonal = torch.eye(15, dtype=torch.float64)
-        assert torch.allclose(losses.softcon(z, y, orthogonal), losses.supcon(z, y, temperature=0.07))
+        assert torch.allclose(
+            losses.softcon(z, y, orthogonal), losses.supcon(z, y, temperature=0.07)
+        )
         assert torch.allclose(losses.biascon(z, y, 7 - 2 * b), losses.biascon(z, y, b))
 
     def test_one_bias_is_zero_with_zero_gradient(self):
@@ -106,8 +113,12 @@ class TestBiasContrastive:
         z, y, b = ref.random_batch(36, n=8, d=3)
         g = torch.rand(8, 3, dtype=torch.float64)
         for chunk in (None, 3):
-            assert torch.autograd.gradcheck(lambda x, c=chunk: losses.biascon(x, y, b, chunk=c), (z.requires_grad_(),))
-            assert torch.autograd.gradcheck(lambda x, c=chunk: losses.softcon(x, y, g, chunk=c), (z.requires_grad_(),))
+            assert torch.autograd.gradcheck(
+                lambda x, c=chunk: losses.biascon(x, y, b, chunk=c), (z.requires_grad_(),)
+            )
+            assert torch.autograd.gradcheck(
+                lambda x, c=chunk: losses.softcon(x, y, g, chunk=c), (z.requires_grad_(),)
+            )
 
     def test_zero_bias_features_are_refused(self):
         z, y, _ = ref.random_batch(37)
@@ -127,11 +138,14 @@ class TestBiasBalancedCrossEntropy:
         logits = torch.randn(6, 3, dtype=torch.float64)
         y, b = torch.arange(6) % 3, torch.arange(6) % 2
         uniform = torch.full((2, 3), 1 / 3, dtype=torch.float64)
-        assert torch.allclose(losses.bias_balanced_cross_entropy(logits, y, b, uniform), F.cross_entropy(logits, y))
+        assert torch.allclose(
+            losses.bias_balanced_cross_entropy(logits, y, b, uniform), F.cross_entropy(logits, y)
+        )
         skewed = torch.tensor([[0.8, 0.1, 0.1], [0.0, 0.0, 1.0]], dtype=torch.float64)
         unknown = torch.full((6,), -1)
         assert torch.allclose(
-            losses.bias_balanced_cross_entropy(logits, y, unknown, skewed), F.cross_entropy(logits, y)
+            losses.bias_balanced_cross_entropy(logits, y, unknown, skewed),
+            F.cross_entropy(logits, y),
         )
         assert losses.bias_balanced_cross_entropy(logits, y, b, skewed).isfinite()
 
@@ -157,20 +171,28 @@ class TestBiasBalancedCrossEntropy:
 class TestGeneralizedCrossEntropy:
     def test_vectors(self):
         logits, y = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0])
-        assert losses.generalized_cross_entropy(logits, y).item() == pytest.approx(0.549183, abs=1e-6)
-        assert losses.generalized_cross_entropy(logits, y, surrogate=True).item() == pytest.approx(0.298677, abs=1e-6)
+        assert losses.generalized_cross_entropy(logits, y).item() == pytest.approx(
+            0.549183, abs=1e-6
+        )
+        assert losses.generalized_cross_entropy(logits, y, surrogate=True).item() == pytest.approx(
+            0.298677, abs=1e-6
+        )
 
     def test_surrogate_gradient_is_q_times(self):
         logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
         y = torch.arange(5) % 4
         (exact,) = torch.autograd.grad(losses.generalized_cross_entropy(logits, y), logits)
-        (surrogate,) = torch.autograd.grad(losses.generalized_cross_entropy(logits, y, surrogate=True), logits)
+        (surrogate,) = torch.autograd.grad(
+            losses.generalized_cross_entropy(logits, y, surrogate=True), logits
+        )
         assert torch.allclose(surrogate, 0.7 * exact)
 
     def test_q_to_zero_is_cross_entropy(self):
         logits, y = torch.randn(5, 4, dtype=torch.float64), torch.arange(5) % 4
         for q in (0.0, 1e-9):
-            assert torch.allclose(losses.generalized_cross_entropy(logits, y, q=q), F.cross_entropy(logits, y))
+            assert torch.allclose(
+                losses.generalized_cross_entropy(logits, y, q=q), F.cross_entropy(logits, y)
+            )
 
     def test_confident_mistake_is_finite(self):
         logits = torch.tensor([[1e4, 0.0]], requires_grad=True)
@@ -182,7 +204,9 @@ class TestHSIC:
     x = torch.tensor([[0.0], [0.0], [1.0], [1.0]], dtype=torch.float64)
 
     def test_vectors(self):
-        assert losses.hsic(self.x, self.x).item() == pytest.approx(2 / 3 * (1 - math.exp(-0.5)) ** 2)
+        assert losses.hsic(self.x, self.x).item() == pytest.approx(
+            2 / 3 * (1 - math.exp(-0.5)) ** 2
+        )
         crossed = torch.tensor([[0.0], [1.0], [0.0], [1.0]], dtype=torch.float64)
         assert losses.hsic(self.x, crossed).item() == pytest.approx(-0.051606, abs=1e-6)
         assert losses.hsic(self.x, torch.ones(4, 1).double()).item() == pytest.approx(0, abs=1e-15)
@@ -196,7 +220,9 @@ class TestHSIC:
         n = range(6)
         two = [k[i][j] * l[i][j] for i in n for j in n if i != j]
         three = [k[i][j] * l[i][q] for i in n for j in n for q in n if len({i, j, q}) == 3]
-        four = [k[i][j] * l[q][r] for i in n for j in n for q in n for r in n if len({i, j, q, r}) == 4]
+        four = [
+            k[i][j] * l[q][r] for i in n for j in n for q in n for r in n if len({i, j, q, r}) == 4
+        ]
         expected = sum(two) / len(two) - 2 * sum(three) / len(three) + sum(four) / len(four)
         assert losses.hsic(x, y, sigma_y=1.5).item() == pytest.approx(expected, rel=1e-9)
 
@@ -204,12 +230,19 @@ class TestHSIC:
         x, y = torch.randn(7, 2).double(), torch.randn(7, 3).double()
         k, l = ((-(torch.cdist(a, a) ** 2) / 2).exp() for a in (x, y))  # noqa: E741
         h = torch.eye(7).double() - 1 / 7
-        assert torch.allclose(losses.hsic(x, y, estimator="biased"), torch.trace(k @ h @ l @ h) / 36)
+        assert torch.allclose(
+            losses.hsic(x, y, estimator="biased"), torch.trace(k @ h @ l @ h) / 36
+        )
 
     def test_gradcheck_and_size(self):
-        x, y = torch.randn(6, 2).double().requires_grad_(), torch.randn(6, 2).double().requires_grad_()
+        x, y = (
+            torch.randn(6, 2).double().requires_grad_(),
+            torch.randn(6, 2).double().requires_grad_(),
+        )
         for estimator in ("unbiased", "biased"):
-            assert torch.autograd.gradcheck(lambda a, b, e=estimator: losses.hsic(a, b, estimator=e), (x, y))
+            assert torch.autograd.gradcheck(
+                lambda a, b, e=estimator: losses.hsic(a, b, estimator=e), (x, y)
+            )
         with pytest.raises(ValueError, match="needs at least 4 samples; got 3"):
             losses.hsic(x[:3], y[:3])
 
@@ -290,11 +323,16 @@ class TestLargeMargin:
         """For a linear model the estimate is the exact distance to the nearest boundary."""
         torch.manual_seed(0)
         w, h, y = torch.randn(4, 3), torch.randn(9, 3, requires_grad=True), torch.arange(9) % 4
-        value = losses.large_margin(h @ w.T, [h], y, gamma=2.0, alpha=5.0, norm=norm, top_k=3, scores="logits")
+        value = losses.large_margin(
+            h @ w.T, [h], y, gamma=2.0, alpha=5.0, norm=norm, top_k=3, scores="logits"
+        )
         logits, expected = h @ w.T, []
         for i in range(9):
             rivals = [j for j in range(4) if j != y[i]]
-            d = min(((logits[i, y[i]] - logits[i, j]) / (w[y[i]] - w[j]).norm(p=dual)).item() for j in rivals)
+            d = min(
+                ((logits[i, y[i]] - logits[i, j]) / (w[y[i]] - w[j]).norm(p=dual)).item()
+                for j in rivals
+            )
             expected.append(max(0.0, 2 - max(d, 2 * (1 - 5))))
         assert value.item() == pytest.approx(sum(expected) / 9, rel=1e-5)
 
@@ -312,5 +350,7 @@ def test_cross_entropy_vector():
     logits = torch.tensor([[2.0, 1.0, 0.0]])
     assert F.cross_entropy(logits, torch.tensor([0])).item() == pytest.approx(0.407606, abs=1e-6)
     uniform = torch.ones(1, 3) / 3
-    value = losses.bias_balanced_cross_entropy(logits + 7, torch.tensor([0]), torch.tensor([0]), uniform)
+    value = losses.bias_balanced_cross_entropy(
+        logits + 7, torch.tensor([0]), torch.tensor([0]), uniform
+    )
     assert value.item() == pytest.approx(0.407606, abs=1e-6)

@@ -22,7 +22,9 @@ def looped(name, z, y, epsilon, temperature):
     if name == "supcon-eps":
         return ref.eps_supcon(z, y, epsilon, temperature)
     form = name.split("-")[1]
-    return ref.eps_supinfonce(z, y, epsilon, temperature, form, "sum" if name.endswith("sum") else "mean")
+    return ref.eps_supinfonce(
+        z, y, epsilon, temperature, form, "sum" if name.endswith("sum") else "mean"
+    )
 
 
 @pytest.mark.parametrize("name", MEMBERS)
@@ -30,7 +32,9 @@ def looped(name, z, y, epsilon, temperature):
 @pytest.mark.parametrize("views", [1, 2])
 def test_equals_loops_dense_and_streamed(name, epsilon, views):
     z, y, _ = ref.random_batch(1, n=9, views=views)
-    expected = looped(name, ref.unit(z.flatten(0, 1)), y.repeat_interleave(views).tolist(), epsilon, 0.2)
+    expected = looped(
+        name, ref.unit(z.flatten(0, 1)), y.repeat_interleave(views).tolist(), epsilon, 0.2
+    )
     for chunk in (None, 1, 4, 100):
         value = MEMBERS[name](z, y, epsilon=epsilon, temperature=0.2, chunk=chunk)
         assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-10), chunk
@@ -40,7 +44,9 @@ def test_equals_loops_dense_and_streamed(name, epsilon, views):
 def test_l_in_equals_loops(chunk):
     z, y, _ = ref.random_batch(2, n=11)
     value = losses.supcon_in(z, y, temperature=0.3, chunk=chunk)
-    assert value.item() == pytest.approx(ref.supcon_in(ref.unit(z[:, 0]), y.tolist(), 0.3), rel=1e-10)
+    assert value.item() == pytest.approx(
+        ref.supcon_in(ref.unit(z[:, 0]), y.tolist(), 0.3), rel=1e-10
+    )
 
 
 @pytest.mark.parametrize("name", MEMBERS)
@@ -49,14 +55,18 @@ def test_gradcheck_dense_and_streamed(name, epsilon):
     z, y, _ = ref.random_batch(3, n=7, d=4)
     z = z.requires_grad_()
     for chunk in (None, 3):
-        assert torch.autograd.gradcheck(lambda x, c=chunk: MEMBERS[name](x, y, epsilon=epsilon, chunk=c), (z,))
+        assert torch.autograd.gradcheck(
+            lambda x, c=chunk: MEMBERS[name](x, y, epsilon=epsilon, chunk=c), (z,)
+        )
 
 
 @pytest.mark.parametrize("loss", [losses.supcon_in, losses.supcon])
 def test_gradcheck_supcon(loss):
     z, y, _ = ref.random_batch(4, n=7, d=4)
     for chunk in (None, 2):
-        assert torch.autograd.gradcheck(lambda x, c=chunk: loss(x, y, chunk=c), (z.requires_grad_(),))
+        assert torch.autograd.gradcheck(
+            lambda x, c=chunk: loss(x, y, chunk=c), (z.requires_grad_(),)
+        )
 
 
 class TestIdentities:
@@ -66,13 +76,18 @@ class TestIdentities:
         assert torch.equal(losses.eps_supcon(self.z, self.y), losses.supcon(self.z, self.y))
 
     def test_epsilon_zero_supinfonce_is_not_supcon(self):
-        assert losses.eps_supinfonce(self.z, self.y).item() < losses.supcon(self.z, self.y).item() - 0.1
+        assert (
+            losses.eps_supinfonce(self.z, self.y).item()
+            < losses.supcon(self.z, self.y).item() - 0.1
+        )
 
     def test_one_positive_makes_forms_c_and_a_equal_eps_infonce(self):
         for epsilon in EPSILONS:
             one = losses.eps_infonce(self.z, epsilon=epsilon)
             for form in "ac":
-                assert torch.allclose(one, losses.eps_supinfonce(self.z, torch.arange(16), epsilon=epsilon, form=form))
+                assert torch.allclose(
+                    one, losses.eps_supinfonce(self.z, torch.arange(16), epsilon=epsilon, form=form)
+                )
 
     def test_one_positive_and_one_negative_make_all_forms_equal(self):
         z = torch.tensor([[1.0, 0.2], [0.7, -0.4], [-0.3, 1.0]], dtype=torch.float64)
@@ -91,8 +106,12 @@ class TestIdentities:
         assert torch.allclose(limit, (negatives - positive).mean())
 
     def test_infonce_minus_l1o(self):
-        z = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[-1.0, 0.0], [-1.0, 0.0]]], dtype=torch.float64)
-        assert losses.eps_infonce(z[:, :1].repeat(1, 2, 1), temperature=1.0, epsilon=math.inf).item() == pytest.approx(
+        z = torch.tensor(
+            [[[1.0, 0.0], [1.0, 0.0]], [[-1.0, 0.0], [-1.0, 0.0]]], dtype=torch.float64
+        )
+        assert losses.eps_infonce(
+            z[:, :1].repeat(1, 2, 1), temperature=1.0, epsilon=math.inf
+        ).item() == pytest.approx(
             -2 + math.log(2)  # two negatives, the two views of the other image
         )
         labels = torch.tensor([0, 0, 1])
@@ -112,7 +131,9 @@ class TestIdentities:
         total = []
         for p, n, _ in ref.anchors(z, y, 0.1):
             if p:
-                terms = [ref.log_sum_exp([sn - si + 0.4 for sn in n] + [st - si for st in p]) for si in p]
+                terms = [
+                    ref.log_sum_exp([sn - si + 0.4 for sn in n] + [st - si for st in p]) for si in p
+                ]
                 total.append(math.fsum(terms) / len(p))
         value = losses.eps_supcon(self.z[:, 0], self.y, epsilon=0.4).item() + 0.4
         assert value == pytest.approx(ref.mean_over_valid(total), rel=1e-10)
@@ -132,12 +153,18 @@ class TestIdentities:
     def test_views_are_rows(self):
         flat = self.z.flatten(0, 1)
         labels = self.y.repeat_interleave(2)
-        assert torch.equal(losses.eps_supinfonce(self.z, self.y), losses.eps_supinfonce(flat, labels))
+        assert torch.equal(
+            losses.eps_supinfonce(self.z, self.y), losses.eps_supinfonce(flat, labels)
+        )
 
     def test_normalized_input_gives_the_same_value(self):
         unit = F.normalize(self.z, dim=2)
-        assert torch.allclose(losses.supcon(self.z * 7, self.y), losses.supcon(unit, self.y), rtol=1e-12)
-        assert torch.allclose(losses.supcon(unit, self.y), losses.supcon(unit, self.y, unit_norm=False), rtol=1e-12)
+        assert torch.allclose(
+            losses.supcon(self.z * 7, self.y), losses.supcon(unit, self.y), rtol=1e-12
+        )
+        assert torch.allclose(
+            losses.supcon(unit, self.y), losses.supcon(unit, self.y, unit_norm=False), rtol=1e-12
+        )
 
     @pytest.mark.parametrize("name", [*MEMBERS, "in"])
     def test_permutation_and_relabelling(self, name):
@@ -145,7 +172,9 @@ class TestIdentities:
         order = torch.randperm(16, generator=torch.Generator().manual_seed(0))
         for chunk in (None, 5):
             value = loss(self.z, self.y, chunk=chunk)
-            assert torch.allclose(value, loss(self.z[order], self.y[order], chunk=chunk), rtol=1e-12)
+            assert torch.allclose(
+                value, loss(self.z[order], self.y[order], chunk=chunk), rtol=1e-12
+            )
             assert torch.allclose(value, loss(self.z, 40 - 3 * self.y, chunk=chunk), rtol=1e-12)
 
 

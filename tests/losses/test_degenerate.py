@@ -23,7 +23,9 @@ LOSSES = {
     "supcon-in": lambda z, y, b, c: losses.supcon_in(z, y, chunk=c),
     "biascon": lambda z, y, b, c: losses.biascon(z, y, b, chunk=c),
     "softcon": lambda z, y, b, c: (
-        losses.softcon(z, y, torch.ones(len(z), 2) + b[:, None], chunk=c) if (b >= 0).all() else 0 * z.sum()
+        losses.softcon(z, y, torch.ones(len(z), 2) + b[:, None], chunk=c)
+        if (b >= 0).all()
+        else 0 * z.sum()
     ),
     "end": lambda z, y, b, c: losses.end(z, y, b),
     "end-released": lambda z, y, b, c: losses.end(z, y, b, pairs="released"),
@@ -63,9 +65,18 @@ def batches(draw):
     b = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
     # Few distinct values: duplicates, opposite vectors and zero vectors are common.
     rows = draw(
-        st.lists(st.lists(st.sampled_from([-1.0, 0.0, 1.0, 0.5]), min_size=d, max_size=d), min_size=n, max_size=n)
+        st.lists(
+            st.lists(st.sampled_from([-1.0, 0.0, 1.0, 0.5]), min_size=d, max_size=d),
+            min_size=n,
+            max_size=n,
+        )
     )
-    return torch.tensor(rows), torch.tensor(y), torch.tensor(b), draw(st.sampled_from([None, 1, 3, 50]))
+    return (
+        torch.tensor(rows),
+        torch.tensor(y),
+        torch.tensor(b),
+        draw(st.sampled_from([None, 1, 3, 50])),
+    )
 
 
 @given(batches())
@@ -76,7 +87,11 @@ def test_any_small_batch(batch):
 
 N = 6
 CASES = {
-    "one sample": (torch.randn(1, 3), torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)),
+    "one sample": (
+        torch.randn(1, 3),
+        torch.zeros(1, dtype=torch.long),
+        torch.zeros(1, dtype=torch.long),
+    ),
     "one class": (torch.randn(N, 3), torch.zeros(N, dtype=torch.long), torch.arange(N) % 2),
     "no positive": (torch.randn(N, 3), torch.arange(N), torch.arange(N) % 2),
     "duplicates": (torch.ones(N, 3), torch.arange(N) // 2, torch.arange(N) % 2),
@@ -87,7 +102,11 @@ CASES = {
     "zero vectors": (torch.zeros(N, 3), torch.arange(N) // 2, torch.arange(N) % 2),
     "huge": (torch.randn(N, 3) * 1e18, torch.arange(N) // 2, torch.arange(N) % 2),
     "tiny": (torch.randn(N, 3) * 1e-18, torch.arange(N) // 2, torch.arange(N) % 2),
-    "empty": (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)),
+    "empty": (
+        torch.zeros(0, 3),
+        torch.zeros(0, dtype=torch.long),
+        torch.zeros(0, dtype=torch.long),
+    ),
 }
 
 

@@ -147,14 +147,20 @@ class TestDistances:
 
     def test_eq_30_is_twice_eq_28(self):
         for first, second in ((1.0, 1.0), (0.3, 2.0)):
-            eq_30 = first * (self.mu["C+"] - self.mu["A+"]) + second * (self.mu["C-"] - self.mu["A-"])
+            eq_30 = first * (self.mu["C+"] - self.mu["A+"]) + second * (
+                self.mu["C-"] - self.mu["A-"]
+            )
             assert eq_30 == pytest.approx(2 * lagrangian(self.s, first, second), rel=1e-10)
 
     def test_end_in_distances_is_grouped_by_bias_with_one_sign_each(self):
         for first, second in ((1.0, 1.0), (0.3, 2.0)):
-            grouped = -first * (self.mu["A+"] + self.mu["A-"]) + second * (self.mu["C+"] + self.mu["C-"])
+            grouped = -first * (self.mu["A+"] + self.mu["A-"]) + second * (
+                self.mu["C+"] + self.mu["C-"]
+            )
             constant = 4 * (first - second)
-            assert grouped + constant == pytest.approx(2 * by_bias(self.s, first, second), rel=1e-10)
+            assert grouped + constant == pytest.approx(
+                2 * by_bias(self.s, first, second), rel=1e-10
+            )
 
     def test_eq_31_as_printed_is_another_objective(self):
         """λ₁(μ_A⁺ − μ_A⁻) + λ₂(μ_C⁺ − μ_C⁻): two of its four signs are not those of Eqs. 28 to 30."""

@@ -10,7 +10,9 @@ from fairmargin import losses
 from fairmargin.losses import _limits, _moments
 from tests.losses import reference as ref
 
-module = importlib.import_module("fairmargin.losses._fairkl")  # the package's attribute of that name is the function
+module = importlib.import_module(
+    "fairmargin.losses._fairkl"
+)  # the package's attribute of that name is the function
 
 DIVERGENCES = ["kl", "jeffreys", "moments", "mean", "lognormal", "absolute-mean"]
 OF_DISTANCES = ["kl", "jeffreys", "moments", "mean"]  # whose sums come from groups too
@@ -37,11 +39,18 @@ def by_cells(monkeypatch):
 def test_equals_loops(divergence, scope, negatives, normalize):
     z, y, b = ref.random_batch(11, n=14, d=3)
     b[2] = -1
-    settings = {"divergence": divergence, "scope": scope, "negatives": negatives, "normalize": normalize}
+    settings = {
+        "divergence": divergence,
+        "scope": scope,
+        "negatives": negatives,
+        "normalize": normalize,
+    }
     expected = ref.fairkl(ref.unit(z[:, 0]), y.tolist(), b.tolist(), **settings)
     assert expected > 0
     for chunk in (None, 5, 14):
-        assert losses.fairkl(z, y, b, chunk=chunk, **settings).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert losses.fairkl(z, y, b, chunk=chunk, **settings).item() == pytest.approx(
+            expected, rel=1e-9, abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("divergence", OF_DISTANCES)
@@ -64,9 +73,13 @@ def test_cells_equal_pairs_in_value_and_gradient(monkeypatch, divergence, scope,
 @pytest.mark.parametrize("negatives", [False, True])
 def test_float32_cells_agree_with_float64_pairs(negatives):
     z, y, b = ref.random_batch(13, n=2000, d=64, classes=10, biases=10, agree=0.95)
-    tight = z[:, 0] * 0.05 + F.one_hot(y, 64) * 3  # spreads far below the mean: the hard case for E[d²] − E[d]²
+    tight = (
+        z[:, 0] * 0.05 + F.one_hot(y, 64) * 3
+    )  # spreads far below the mean: the hard case for E[d²] − E[d]²
     for features in (z[:, 0], tight):
-        exact = losses.fairkl(features.float().double(), y, b, negatives=negatives, chunk=500, variance_floor=1e-3)
+        exact = losses.fairkl(
+            features.float().double(), y, b, negatives=negatives, chunk=500, variance_floor=1e-3
+        )
         value = losses.fairkl(features.float(), y, b, negatives=negatives, variance_floor=1e-3)
         assert value.dtype == torch.float32
         assert value.item() == pytest.approx(exact.item(), rel=1e-5)
@@ -85,7 +98,13 @@ def test_small_batches_of_nearly_equal_features(divergence, collapsed):
     values, gradients = [], []
     for x in (z.clone().requires_grad_(), z.double().requires_grad_()):
         value = losses.fairkl(
-            x, y, b, divergence=divergence, negatives=True, variance_floor=0.0, chunk=None if x.dtype == z.dtype else 64
+            x,
+            y,
+            b,
+            divergence=divergence,
+            negatives=True,
+            variance_floor=0.0,
+            chunk=None if x.dtype == z.dtype else 64,
         )
         values.append(value.item())
         gradients.append(torch.autograd.grad(value, x)[0].double())
@@ -95,7 +114,8 @@ def test_small_batches_of_nearly_equal_features(divergence, collapsed):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"variant": "authors"}, {"normalize": "count"}, {"normalize": "count", "scope": "anchor"}]
+    "settings",
+    [{"variant": "authors"}, {"normalize": "count"}, {"normalize": "count", "scope": "anchor"}],
 )
 def test_compiled_with_unknown_bias(settings):
     z, y, b = ref.random_batch(16, n=24, d=5)
@@ -111,8 +131,12 @@ def test_many_cells_fall_back_to_pairs(monkeypatch):
     monkeypatch.setattr(_moments, "_CellSums", called)
     z, y, b = ref.random_batch(14, n=40, d=8, classes=40, biases=40)
     y[1], b[1] = y[0], b[0] + 1
-    expected = ref.fairkl(ref.unit(z[:, 0]), y.tolist(), b.tolist(), divergence="mean", negatives=True)
-    assert losses.fairkl(z, y, b, divergence="mean", negatives=True).item() == pytest.approx(expected)
+    expected = ref.fairkl(
+        ref.unit(z[:, 0]), y.tolist(), b.tolist(), divergence="mean", negatives=True
+    )
+    assert losses.fairkl(z, y, b, divergence="mean", negatives=True).item() == pytest.approx(
+        expected
+    )
     assert not called
 
 
@@ -128,7 +152,9 @@ class TestAuthors:
         matrix_up_to(monkeypatch, limit)
         z, y, b = ref.random_batch(15, n=40, d=4, classes=2, biases=2)
         value = losses.fairkl(z, y, b, variant="authors", divergence="kl" if spread else "mean")
-        assert value.item() == pytest.approx(ref.fairkl_authors(ref.unit(z[:, 0]), y.tolist(), b.tolist(), spread))
+        assert value.item() == pytest.approx(
+            ref.fairkl_authors(ref.unit(z[:, 0]), y.tolist(), b.tolist(), spread)
+        )
 
     def test_refuses_what_it_does_not_define(self):
         z, y, b = ref.random_batch(16)
@@ -144,7 +170,9 @@ class TestAuthors:
         z, y, b = ref.random_batch(16)
         whole = losses.fairkl(z, y, b, variant="authors")
         for divergence in ("jeffreys", "moments"):
-            assert torch.equal(whole, losses.fairkl(z, y, b, variant="authors", divergence=divergence))
+            assert torch.equal(
+                whole, losses.fairkl(z, y, b, variant="authors", divergence=divergence)
+            )
 
 
 class TestBiasFeatures:
@@ -167,11 +195,17 @@ class TestBiasFeatures:
     @pytest.mark.parametrize("normalize", ["weights", "count"])
     def test_zero_one_scores_are_discrete_labels(self, divergence, scope, normalize):
         z, y, b = ref.random_batch(18, n=20, biases=4)
-        settings = {"divergence": divergence, "scope": scope, "normalize": normalize, "negatives": True}
+        settings = {
+            "divergence": divergence,
+            "scope": scope,
+            "normalize": normalize,
+            "negatives": True,
+        }
         g = F.one_hot(b, 4).double()
         scores = losses.fairkl(z, y, bias_features=g, **settings)
         assert torch.equal(
-            losses.fairkl(z, y, b, chunk=7, **settings), losses.fairkl(z, y, bias_features=g, chunk=7, **settings)
+            losses.fairkl(z, y, b, chunk=7, **settings),
+            losses.fairkl(z, y, bias_features=g, chunk=7, **settings),
         )
         assert losses.fairkl(z, y, b, **settings).item() == pytest.approx(scores.item(), rel=1e-12)
 
@@ -190,7 +224,10 @@ class TestMeanOfAbsoluteSimilarities:
     b = torch.tensor([0, 0, 1])
 
     def both(self, z, y, b, **settings):
-        return [losses.fairkl(z, y, b, divergence=name, **settings) for name in ("mean", "absolute-mean")]
+        return [
+            losses.fairkl(z, y, b, divergence=name, **settings)
+            for name in ("mean", "absolute-mean")
+        ]
 
     @pytest.mark.parametrize("scope", ["batch", "anchor"])
     @pytest.mark.parametrize("normalize", ["weights", "count"])
@@ -203,7 +240,10 @@ class TestMeanOfAbsoluteSimilarities:
         assert left.item() == pytest.approx(4 * right.item(), rel=1e-10)
         gradients = [torch.autograd.grad(value, x)[0] for value in (left, right)]
         assert torch.allclose(gradients[0], 4 * gradients[1], rtol=1e-8, atol=1e-12)
-        signed = [value.item() for value in self.both(z, y, b, negatives=True, scope=scope, normalize=normalize)]
+        signed = [
+            value.item()
+            for value in self.both(z, y, b, negatives=True, scope=scope, normalize=normalize)
+        ]
         assert signed[0] != pytest.approx(4 * signed[1], rel=0.01)
 
     def test_the_left_side_can_hold_without_the_right(self):
@@ -242,7 +282,9 @@ class TestViews:
         first = self.z[:, 0].clone().requires_grad_()
         expected = losses.fairkl(first, self.y, self.b, **settings)
         assert torch.equal(value, expected)
-        assert value.item() != pytest.approx(losses.fairkl(x, self.y, self.b, **settings).item(), rel=1e-3)
+        assert value.item() != pytest.approx(
+            losses.fairkl(x, self.y, self.b, **settings).item(), rel=1e-3
+        )
         (gradient,) = torch.autograd.grad(value, x)
         assert torch.equal(gradient[:, 0], torch.autograd.grad(expected, first)[0])
         assert gradient[:, 1:].abs().max() == 0
@@ -252,7 +294,9 @@ class TestViews:
         settings = {"bias_features": self.g, "normalize": normalize}
         value = losses.fairkl(self.z, self.y, views="first", **settings)
         assert torch.equal(value, losses.fairkl(self.z[:, 0], self.y, **settings))
-        assert value.item() != pytest.approx(losses.fairkl(self.z, self.y, **settings).item(), rel=1e-3)
+        assert value.item() != pytest.approx(
+            losses.fairkl(self.z, self.y, **settings).item(), rel=1e-3
+        )
 
     def test_terms_and_module(self):
         terms = losses.fairkl_terms(self.z, self.y, self.b, views="first", negatives=True)
@@ -264,7 +308,9 @@ class TestViews:
 
     def test_one_view_is_all_views(self):
         z = self.z[:, 0]
-        assert torch.equal(losses.fairkl(z, self.y, self.b, views="first"), losses.fairkl(z, self.y, self.b))
+        assert torch.equal(
+            losses.fairkl(z, self.y, self.b, views="first"), losses.fairkl(z, self.y, self.b)
+        )
 
     def test_what_is_no_batch_is_still_refused(self):
         with pytest.raises(TypeError, match=r"features must be a torch.Tensor; got list"):
@@ -291,13 +337,17 @@ class TestProperties:
     def test_gradcheck_by_cells(self, by_cells, scope):
         z = self.z[:14, :, :3].clone().requires_grad_()
         y, b = self.y[:14] % 2, self.b[:14] % 2
-        assert torch.autograd.gradcheck(lambda x: losses.fairkl(x, y, b, scope=scope, negatives=True), (z,))
+        assert torch.autograd.gradcheck(
+            lambda x: losses.fairkl(x, y, b, scope=scope, negatives=True), (z,)
+        )
 
     @pytest.mark.parametrize("scope", ["batch", "anchor"])
     def test_second_derivatives_of_small_batches(self, scope):
         z = self.z[:8].clone().requires_grad_()
         y, b = self.y[:8] % 2, self.b[:8] % 2
-        assert torch.autograd.gradgradcheck(lambda x: losses.fairkl(x, y, b, scope=scope, negatives=True), (z,))
+        assert torch.autograd.gradgradcheck(
+            lambda x: losses.fairkl(x, y, b, scope=scope, negatives=True), (z,)
+        )
 
     def test_second_derivatives_of_large_batches_are_refused(self, by_cells):
         z = self.z.clone().requires_grad_()
@@ -308,7 +358,9 @@ class TestProperties:
     def test_permutation_and_relabelling(self, divergence):
         order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
         value = losses.fairkl(self.z, self.y, self.b, divergence=divergence)
-        moved = losses.fairkl(self.z[order], 9 - self.y[order], 5 + 2 * self.b[order], divergence=divergence)
+        moved = losses.fairkl(
+            self.z[order], 9 - self.y[order], 5 + 2 * self.b[order], divergence=divergence
+        )
         assert torch.allclose(value, moved, rtol=1e-11)
 
     @pytest.mark.parametrize("divergence", DIVERGENCES)
@@ -336,7 +388,9 @@ class TestProperties:
         g = torch.Generator().manual_seed(0)
         y = torch.arange(64) % 2
         b = torch.arange(64) // 2 % 2
-        x = (torch.randn(64, 8, generator=g) * 0.3 + F.one_hot(b, 8) * 2 + F.one_hot(2 + y, 8)).requires_grad_()
+        x = (
+            torch.randn(64, 8, generator=g) * 0.3 + F.one_hot(b, 8) * 2 + F.one_hot(2 + y, 8)
+        ).requires_grad_()
         step = torch.optim.Adam([x], lr=0.05)
 
         def gap():
@@ -360,7 +414,9 @@ class TestDegenerate:
         kept = b >= 0
         for settings in ({}, {"negatives": True}, {"scope": "anchor"}, {"variant": "authors"}):
             assert torch.allclose(
-                losses.fairkl(z, y, b, **settings), losses.fairkl(z[kept], y[kept], b[kept], **settings), rtol=1e-12
+                losses.fairkl(z, y, b, **settings),
+                losses.fairkl(z[kept], y[kept], b[kept], **settings),
+                rtol=1e-12,
             )
 
     @pytest.mark.parametrize("limit", [0, 1000])

@@ -26,7 +26,9 @@ def ours(name, case, chunk=None):
     family, _, argument = name.partition("/")
     match family:
         case "eps_supinfonce" | "eps_supcon":
-            return getattr(losses, family)(z, y, epsilon=float(argument.removeprefix("eps=")), **settings), [z]
+            return getattr(losses, family)(
+                z, y, epsilon=float(argument.removeprefix("eps=")), **settings
+            ), [z]
         case "supcon_out":
             return losses.supcon(z, y, **settings), [z]
         case "supcon_out_pml":
@@ -35,7 +37,9 @@ def ours(name, case, chunk=None):
             return losses.simclr(z, **settings), [z]
         case "fairkl_authors_code":
             divergence = {"kld=1": "kl", "kld=0": "mean"}[argument]
-            return losses.fairkl(z[:, 0], y, b, variant="authors", divergence=divergence, unit_norm=False), [z]
+            return losses.fairkl(
+                z[:, 0], y, b, variant="authors", divergence=divergence, unit_norm=False
+            ), [z]
         case "biascon":
             return losses.biascon(z, y, b, **settings), [z]
         case "softcon":
@@ -45,7 +49,9 @@ def ours(name, case, chunk=None):
             weights = {"disentangle": float(first), "entangle": float(not first)}
             return losses.end(z[:, 0], y, b, pairs="released", unit_norm=False, **weights), [z]
         case "bias_balanced_ce":
-            return losses.bias_balanced_cross_entropy(logits, y, b, tensor(case["bias_prior"]).detach()), [logits]
+            return losses.bias_balanced_cross_entropy(
+                logits, y, b, tensor(case["bias_prior"]).detach()
+            ), [logits]
         case "generalized_ce":
             return losses.generalized_cross_entropy(logits, y, q=0.7, surrogate=True), [logits]
         case "hsic_rebias_unbiased" | "hsic_rebias_biased":
@@ -59,7 +65,9 @@ def test_value_and_gradient_norm(i, name):
     case, expected = CASES[i], CASES[i]["expected"][name]
     # The ε references add 1e-6 to a sum shifted by the row maximum 1/τ, up to 1e-6·e^{1/τ−s} of a rival s:
     # 2.5e-3 at worst here. The next test removes that by giving the loops the same guard.
-    tolerance = 3e-3 if name.startswith("eps_") else 2e-6 if name in ("biascon", "softcon") else 1e-9
+    tolerance = (
+        3e-3 if name.startswith("eps_") else 2e-6 if name in ("biascon", "softcon") else 1e-9
+    )
     value, inputs = ours(name, case)
     assert value.item() == pytest.approx(expected["value"], rel=tolerance, abs=1e-12)
     norms = [g.norm().item() for g in torch.autograd.grad(value, inputs)]
@@ -74,17 +82,28 @@ def test_epsilon_references_differ_by_their_guard_alone(i, name):
     y = torch.tensor(case["labels"]).repeat_interleave(z.shape[1]).tolist()
     family, _, argument = name.partition("/")
     loop = getattr(ref, family)
-    arguments = (z.flatten(0, 1).tolist(), y, float(argument.removeprefix("eps=")), case["temperature"])
+    arguments = (
+        z.flatten(0, 1).tolist(),
+        y,
+        float(argument.removeprefix("eps=")),
+        case["temperature"],
+    )
     assert loop(*arguments, guard=1e-6) == pytest.approx(case["expected"][name]["value"], rel=1e-9)
     assert loop(*arguments) == pytest.approx(ours(name, case)[0].item(), rel=1e-9)
 
 
-@pytest.mark.parametrize(("i", "name"), [(i, n) for i, n in NAMES if "con" in n.split("/")[0] or n.startswith("eps")])
+@pytest.mark.parametrize(
+    ("i", "name"), [(i, n) for i, n in NAMES if "con" in n.split("/")[0] or n.startswith("eps")]
+)
 def test_streamed_equals_dense_in_value_and_gradient(i, name):
     dense, inputs = ours(name, CASES[i])
     streamed, streamed_inputs = ours(name, CASES[i], chunk=5)
     assert streamed.item() == pytest.approx(dense.item(), rel=1e-11)
-    for a, b in zip(torch.autograd.grad(dense, inputs), torch.autograd.grad(streamed, streamed_inputs), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(dense, inputs),
+        torch.autograd.grad(streamed, streamed_inputs),
+        strict=True,
+    ):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
@@ -96,7 +115,9 @@ def test_authors_guard_is_wrong_at_low_temperature():
     for temperature in (0.1, 0.05, 0.03):
         guarded = ref.eps_supinfonce(unit, y.tolist(), 0.0, temperature, guard=1e-6)
         exact = losses.eps_supinfonce(z.float(), y, temperature=temperature).item()
-        assert exact == pytest.approx(ref.eps_supinfonce(unit, y.tolist(), 0.0, temperature), rel=1e-5)
+        assert exact == pytest.approx(
+            ref.eps_supinfonce(unit, y.tolist(), 0.0, temperature), rel=1e-5
+        )
         off[temperature] = guarded - exact
     assert off[0.1] < 0.01 < 0.3 < off[0.05] < 8 < off[0.03]
     assert math.isfinite(off[0.03])

@@ -86,7 +86,9 @@ class TestGaussians:
         x, y = gaussians(20, 2, 0.7, torch.Generator().manual_seed(3))
         scores = log_density_ratio(x, y, 0.7)
         shifted = scores + torch.linspace(-30, 30, 20, dtype=torch.float64)[:, None]
-        plain, moved = (numbers(losses.information_bounds_from_scores(s)) for s in (scores, shifted))
+        plain, moved = (
+            numbers(losses.information_bounds_from_scores(s)) for s in (scores, shifted)
+        )
         assert plain == pytest.approx(moved, rel=1e-9)
 
     def test_independent_pairs_have_none(self):
@@ -146,13 +148,17 @@ class TestFeatures:
         found = numbers(losses.information_bounds(z, y))
         assert found == pytest.approx(self.looped(z[:, None], y.tolist(), 0.1), rel=1e-10)
         unit = F.normalize(z, dim=1)
-        assert found == pytest.approx(numbers(losses.information_bounds_from_scores(unit @ unit.T / 0.1, y)), rel=1e-10)
+        assert found == pytest.approx(
+            numbers(losses.information_bounds_from_scores(unit @ unit.T / 0.1, y)), rel=1e-10
+        )
 
     def test_the_printed_forms_are_the_losses_at_both_ends(self):
         views = losses.information_bounds(self.z)
         labelled = losses.information_bounds(self.z, self.y)
         for epsilon, name in ((0.0, "infonce"), (math.inf, "infol1o")):
-            assert torch.allclose(getattr(views, name), -losses.eps_infonce(self.z, epsilon=epsilon))
+            assert torch.allclose(
+                getattr(views, name), -losses.eps_infonce(self.z, epsilon=epsilon)
+            )
             expected = -losses.eps_supinfonce(self.z, self.y, epsilon=epsilon)
             assert torch.allclose(getattr(labelled, name), expected)
 
@@ -178,9 +184,13 @@ class TestFeatures:
     def test_alone_in_its_class_is_no_anchor(self):
         y = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 2])
         found = losses.information_bounds(self.z[:, 0], y)
-        assert numbers(found) == pytest.approx(self.looped(self.z[:, :1], y.tolist(), 0.1), rel=1e-10)
+        assert numbers(found) == pytest.approx(
+            self.looped(self.z[:, :1], y.tolist(), 0.1), rel=1e-10
+        )
 
-    @pytest.mark.parametrize("y", [torch.zeros(9, dtype=torch.long), torch.arange(9)], ids=["one class", "no pair"])
+    @pytest.mark.parametrize(
+        "y", [torch.zeros(9, dtype=torch.long), torch.arange(9)], ids=["one class", "no pair"]
+    )
     def test_nothing_to_compare_is_nan_without_a_warning(self, y):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -200,15 +210,23 @@ class TestFeatures:
     def test_gradcheck(self, name):
         z = self.z[:5].clone().requires_grad_()
         for chunk in (None, 3):
-            bound = lambda x, c=chunk: getattr(losses.information_bounds(x, self.y[:5] % 2, chunk=c), name)
+            bound = lambda x, c=chunk: getattr(
+                losses.information_bounds(x, self.y[:5] % 2, chunk=c), name
+            )
             assert torch.autograd.gradcheck(bound, (z,))
-        scores = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
-        assert torch.autograd.gradcheck(lambda s: getattr(losses.information_bounds_from_scores(s), name), (scores,))
+        scores = torch.randn(
+            4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        ).requires_grad_()
+        assert torch.autograd.gradcheck(
+            lambda s: getattr(losses.information_bounds_from_scores(s), name), (scores,)
+        )
 
     def test_compiled(self):
         bounds = lambda z, y: losses.information_bounds(z, y).upper
         compiled = torch.compile(bounds, backend="aot_eager", fullgraph=True)
-        assert compiled(self.z, self.y).item() == pytest.approx(bounds(self.z, self.y).item(), rel=1e-9)
+        assert compiled(self.z, self.y).item() == pytest.approx(
+            bounds(self.z, self.y).item(), rel=1e-9
+        )
 
     def test_half_precision_is_raised_and_double_kept(self):
         assert losses.information_bounds(self.z.bfloat16()).lower.dtype == torch.float32
@@ -259,7 +277,9 @@ class TestLargestEpsilon:
     def test_descent_on_supcon_ends_there(self):
         """Graf et al.: the minimum of SupCon is the simplex, with the gap K/(K−1) between the cosines."""
         y = torch.arange(12) % 4
-        x = torch.randn(12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+        x = torch.randn(
+            12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        ).requires_grad_()
         step = torch.optim.Adam([x], lr=0.05)
         for _ in range(600):
             step.zero_grad()
@@ -283,7 +303,9 @@ class TestWarning:
 
     @pytest.mark.parametrize("module", MODULES)
     def test_a_module_warns_once_where_it_is_made(self, module):
-        with pytest.warns(UserWarning, match="epsilon=30 is more than any embedding can meet") as caught:
+        with pytest.warns(
+            UserWarning, match="epsilon=30 is more than any embedding can meet"
+        ) as caught:
             loss = module(epsilon=30)
         assert len(caught) == 1
         assert caught[0].filename == __file__
@@ -295,7 +317,8 @@ class TestWarning:
 
     @pytest.mark.parametrize("module", MODULES)
     @pytest.mark.parametrize(
-        "settings", [{"epsilon": 20}, {"epsilon": math.inf}, {"epsilon": 30, "unit_norm": False}, {}]
+        "settings",
+        [{"epsilon": 20}, {"epsilon": math.inf}, {"epsilon": 30, "unit_norm": False}, {}],
     )
     def test_what_is_legal_or_unbounded_is_silent(self, module, settings):
         with warnings.catch_warnings():

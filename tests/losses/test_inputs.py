@@ -29,12 +29,15 @@ PAIRWISE = {
 class TestEveryPairwiseLoss:
     def test_mismatched_length(self, name):
         with pytest.raises(
-            ValueError, match=r"labels has 5 entries but features has 6 samples; give one for each sample"
+            ValueError,
+            match=r"labels has 5 entries but features has 6 samples; give one for each sample",
         ):
             PAIRWISE[name](Z, Y[:5])
 
     def test_wrong_ndim(self, name):
-        with pytest.raises(ValueError, match=r"features must have shape \[N, D\] or \[N, V, D\]; got \[6\]"):
+        with pytest.raises(
+            ValueError, match=r"features must have shape \[N, D\] or \[N, V, D\]; got \[6\]"
+        ):
             PAIRWISE[name](Z[:, 0], Y)
         with pytest.raises(ValueError, match=r"labels must have shape \[N\]; got \[6, 1\]"):
             PAIRWISE[name](Z, Y[:, None])
@@ -44,16 +47,21 @@ class TestEveryPairwiseLoss:
         z = Z.clone()
         z[3, 1] = bad
         with pytest.raises(
-            ValueError, match=r"features has NaN or inf in 1 of 6 rows \(first: row 3\).*lower the learning rate"
+            ValueError,
+            match=r"features has NaN or inf in 1 of 6 rows \(first: row 3\).*lower the learning rate",
         ):
             PAIRWISE[name](z, Y)
 
     def test_float_labels(self, name):
-        with pytest.raises(TypeError, match=r"labels must be integers; got torch.float32.*labels.long\(\)"):
+        with pytest.raises(
+            TypeError, match=r"labels must be integers; got torch.float32.*labels.long\(\)"
+        ):
             PAIRWISE[name](Z, Y.float())
 
     def test_not_tensors(self, name):
-        with pytest.raises(TypeError, match=r"features must be a torch.Tensor; got list.*torch.as_tensor"):
+        with pytest.raises(
+            TypeError, match=r"features must be a torch.Tensor; got list.*torch.as_tensor"
+        ):
             PAIRWISE[name]([[1.0, 2.0]], Y)
         with pytest.raises(TypeError, match=r"labels must be a torch.Tensor of integers; got list"):
             PAIRWISE[name](Z, [0, 0, 1, 1, 2, 2])
@@ -63,22 +71,34 @@ class TestEveryPairwiseLoss:
             PAIRWISE[name](torch.ones(6, 4, dtype=torch.long), Y)
 
 
-@pytest.mark.parametrize("loss", [losses.eps_infonce, losses.simclr, losses.supcon, losses.supcon_in])
+@pytest.mark.parametrize(
+    "loss", [losses.eps_infonce, losses.simclr, losses.supcon, losses.supcon_in]
+)
 def test_not_tensors_and_no_labels(loss):
-    with pytest.raises(TypeError, match=r"features must be a torch.Tensor; got list.*torch.as_tensor"):
+    with pytest.raises(
+        TypeError, match=r"features must be a torch.Tensor; got list.*torch.as_tensor"
+    ):
         loss([[1.0, 2.0]])
 
 
-@pytest.mark.parametrize("loss", [losses.eps_supinfonce, losses.eps_supcon, losses.supcon, losses.supcon_in])
+@pytest.mark.parametrize(
+    "loss", [losses.eps_supinfonce, losses.eps_supcon, losses.supcon, losses.supcon_in]
+)
 @pytest.mark.parametrize("temperature", [0, -0.1, math.nan, math.inf, "0.1"])
 def test_temperature(loss, temperature):
-    with pytest.raises(ValueError, match=r"temperature must be a finite number above 0; got .*The paper uses 0.1"):
+    with pytest.raises(
+        ValueError, match=r"temperature must be a finite number above 0; got .*The paper uses 0.1"
+    ):
         loss(Z, Y, temperature=temperature)
 
 
 @pytest.mark.parametrize(
     "loss",
-    [losses.eps_supinfonce, losses.eps_supcon, lambda z, y, **k: losses.eps_infonce(z[:, None].repeat(1, 2, 1), **k)],
+    [
+        losses.eps_supinfonce,
+        losses.eps_supcon,
+        lambda z, y, **k: losses.eps_infonce(z[:, None].repeat(1, 2, 1), **k),
+    ],
 )
 @pytest.mark.parametrize("epsilon", [-0.1, math.nan, -math.inf, None])
 def test_epsilon(loss, epsilon):
@@ -93,18 +113,39 @@ def test_epsilon(loss, epsilon):
             partial(losses.fairkl, Z, Y, B, divergence="jefreys"),
             "unknown divergence 'jefreys': did you mean 'jeffreys'?",
         ),
-        (partial(losses.fairkl, Z, Y, B, scope="anchors"), "unknown scope 'anchors': did you mean 'anchor'?"),
-        (partial(losses.fairkl, Z, Y, B, variant="author"), "unknown variant 'author': did you mean 'authors'?"),
-        (partial(losses.fairkl, Z, Y, B, normalize="weight"), "unknown normalize 'weight': did you mean 'weights'?"),
-        (partial(losses.fairkl, Z, Y, B, views="frist"), "unknown views 'frist': did you mean 'first'?"),
+        (
+            partial(losses.fairkl, Z, Y, B, scope="anchors"),
+            "unknown scope 'anchors': did you mean 'anchor'?",
+        ),
+        (
+            partial(losses.fairkl, Z, Y, B, variant="author"),
+            "unknown variant 'author': did you mean 'authors'?",
+        ),
+        (
+            partial(losses.fairkl, Z, Y, B, normalize="weight"),
+            "unknown normalize 'weight': did you mean 'weights'?",
+        ),
+        (
+            partial(losses.fairkl, Z, Y, B, views="frist"),
+            "unknown views 'frist': did you mean 'first'?",
+        ),
         (partial(losses.fairkl, Z, Y, B, variance_floor=-1), "variance_floor must be ≥ 0; got -1"),
         (
             partial(losses.fairkl, Z, Y),
             "FairKL needs bias labels or bias features and this batch has neither; give the ",
         ),
-        (partial(losses.fairkl, Z, Y, B, bias_features=G), "either bias or bias_features, not both"),
-        (partial(losses.fairkl, Z, Y, bias_features=G[:4]), "bias_features has 4 rows but features has 6 samples"),
-        (partial(losses.fairkl, Z, Y, bias_features=torch.zeros(6, 2)), "bias_features has 6 rows of zeros"),
+        (
+            partial(losses.fairkl, Z, Y, B, bias_features=G),
+            "either bias or bias_features, not both",
+        ),
+        (
+            partial(losses.fairkl, Z, Y, bias_features=G[:4]),
+            "bias_features has 4 rows but features has 6 samples",
+        ),
+        (
+            partial(losses.fairkl, Z, Y, bias_features=torch.zeros(6, 2)),
+            "bias_features has 6 rows of zeros",
+        ),
         (partial(losses.fairkl, Z, Y, B[:2]), "bias has 2 entries but features has 6 samples"),
         (partial(losses.fairkl, Z, Y, B - 3), "bias must be ≥ 0, or −1 for unknown; got -3"),
         (partial(losses.eps_supinfonce, Z, Y, form="e"), "unknown form 'e'"),
@@ -118,11 +159,23 @@ def test_epsilon(loss, epsilon):
         (partial(losses.hsic, Z, Z[:3]), "x has 6 rows and y has 3"),
         (partial(losses.hsic, Z, Z, sigma_x=0), "sigma_x must be above 0; got 0"),
         (partial(losses.generalized_cross_entropy, Z, Y, q=2), "q must lie in [0, 1]; got 2"),
-        (partial(losses.generalized_cross_entropy, Z[:, :2], Y), "labels must lie in 0…1 for 2 classes; got 0…2"),
-        (partial(losses.l_softmax, Z, torch.ones(3, 4), Y, margin=0.5), "margin must be a whole number ≥ 1; got 0.5"),
-        (partial(losses.l_softmax, Z, torch.ones(2, 4), Y), "labels must lie in 0…1 for 2 classes; got 0…2"),
+        (
+            partial(losses.generalized_cross_entropy, Z[:, :2], Y),
+            "labels must lie in 0…1 for 2 classes; got 0…2",
+        ),
+        (
+            partial(losses.l_softmax, Z, torch.ones(3, 4), Y, margin=0.5),
+            "margin must be a whole number ≥ 1; got 0.5",
+        ),
+        (
+            partial(losses.l_softmax, Z, torch.ones(2, 4), Y),
+            "labels must lie in 0…1 for 2 classes; got 0…2",
+        ),
         (partial(losses.large_margin, Z, [], Y), "layers is empty"),
-        (partial(losses.large_margin, Z[:, :2], [Z], Y), "labels must lie in 0…1 for 2 classes; got 0…2"),
+        (
+            partial(losses.large_margin, Z[:, :2], [Z], Y),
+            "labels must lie in 0…1 for 2 classes; got 0…2",
+        ),
         (partial(losses.large_margin, Z, [Z], Y), "one of them has no gradient"),
         (partial(losses.fairkl, Z, Y, B, chunk=-1), "chunk must be a whole number of rows ≥ 1"),
     ],

@@ -11,7 +11,9 @@ from tests.losses import reference as ref
 
 LOSSES = {
     **{
-        f"supinfonce-{form}": lambda z, y, b, f=form: losses.eps_supinfonce(z, y, epsilon=0.25, form=f)
+        f"supinfonce-{form}": lambda z, y, b, f=form: losses.eps_supinfonce(
+            z, y, epsilon=0.25, form=f
+        )
         for form in "abcd"
     },
     "supinfonce-inf": lambda z, y, b: losses.eps_supinfonce(z, y, epsilon=math.inf),
@@ -21,9 +23,13 @@ LOSSES = {
     "fairkl": lambda z, y, b: losses.fairkl(z, y, b, negatives=True),
     "fairkl-anchor": lambda z, y, b: losses.fairkl(z, y, b, scope="anchor"),
     "fairkl-authors": lambda z, y, b: losses.fairkl(z, y, b, variant="authors"),
-    "fairkl-features": lambda z, y, b: losses.fairkl(z, y, bias_features=torch.nn.functional.one_hot(b, 3).float()),
+    "fairkl-features": lambda z, y, b: losses.fairkl(
+        z, y, bias_features=torch.nn.functional.one_hot(b, 3).float()
+    ),
     "biascon": lambda z, y, b: losses.biascon(z, y, b),
-    "softcon": lambda z, y, b: losses.softcon(z, y, torch.nn.functional.one_hot(b, 3) + torch.rand(1)),
+    "softcon": lambda z, y, b: losses.softcon(
+        z, y, torch.nn.functional.one_hot(b, 3) + torch.rand(1)
+    ),
     "end": lambda z, y, b: losses.end(z, y, b),
 }
 
@@ -82,7 +88,9 @@ COMPILED = [
     for name in LOSSES
     if name != "softcon"  # which draws random numbers above
 ]
-COMPILED += [pytest.param(name, "inductor", marks=pytest.mark.slow) for name in ("supinfonce-c", "fairkl")]
+COMPILED += [
+    pytest.param(name, "inductor", marks=pytest.mark.slow) for name in ("supinfonce-c", "fairkl")
+]
 
 
 @pytest.mark.parametrize(("name", "backend"), COMPILED)
@@ -116,7 +124,9 @@ def test_compile_at_a_streamed_size():
     torch._dynamo.reset()
     expected, value = loss(x), torch.compile(loss, backend="aot_eager")(x)
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert torch.allclose(torch.autograd.grad(value, x)[0], torch.autograd.grad(expected, x)[0], rtol=1e-3, atol=1e-7)
+    assert torch.allclose(
+        torch.autograd.grad(value, x)[0], torch.autograd.grad(expected, x)[0], rtol=1e-3, atol=1e-7
+    )
 
 
 def test_modules_equal_functions():
@@ -127,18 +137,30 @@ def test_modules_equal_functions():
     prior = torch.rand(3, 3)
     pairs = [
         (losses.EpsInfoNCE(epsilon=0.2)(z), losses.eps_infonce(z, epsilon=0.2)),
-        (losses.EpsSupInfoNCE(epsilon=0.2, form="a")(z, y), losses.eps_supinfonce(z, y, epsilon=0.2, form="a")),
+        (
+            losses.EpsSupInfoNCE(epsilon=0.2, form="a")(z, y),
+            losses.eps_supinfonce(z, y, epsilon=0.2, form="a"),
+        ),
         (losses.EpsSupCon(epsilon=0.2)(z, y), losses.eps_supcon(z, y, epsilon=0.2)),
         (losses.SupCon(temperature=0.2)(z, y), losses.supcon(z, y, temperature=0.2)),
         (losses.SupConIn()(z, y), losses.supcon_in(z, y)),
         (losses.SimCLR()(z), losses.simclr(z)),
-        (losses.FairKL(divergence="moments")(z, y, b), losses.fairkl(z, y, b, divergence="moments")),
+        (
+            losses.FairKL(divergence="moments")(z, y, b),
+            losses.fairkl(z, y, b, divergence="moments"),
+        ),
         (losses.FairKL()(z, y, bias_features=g), losses.fairkl(z, y, bias_features=g)),
         (losses.EnD(entangle=2)(z, y, b), losses.end(z, y, b, entangle=2)),
         (losses.BiasCon()(z, y, b), losses.biascon(z, y, b)),
         (losses.SoftCon()(z, y, g), losses.softcon(z, y, g)),
-        (losses.BiasBalancedCrossEntropy(prior)(logits, y, b), losses.bias_balanced_cross_entropy(logits, y, b, prior)),
-        (losses.GeneralizedCrossEntropy(q=0.5)(logits, y), losses.generalized_cross_entropy(logits, y, q=0.5)),
+        (
+            losses.BiasBalancedCrossEntropy(prior)(logits, y, b),
+            losses.bias_balanced_cross_entropy(logits, y, b, prior),
+        ),
+        (
+            losses.GeneralizedCrossEntropy(q=0.5)(logits, y),
+            losses.generalized_cross_entropy(logits, y, q=0.5),
+        ),
         (losses.HSIC(sigma_x=2.0)(one, logits), losses.hsic(one, logits, sigma_x=2.0)),
     ]
     for module, function in pairs:

@@ -14,12 +14,18 @@ def gradients(loss, parameters):
 
 def test_confusion_is_the_cross_entropy_from_uniform():
     assert confusion(torch.tensor([[0.75, 0.25]]).log()).item() == pytest.approx(0.836988, abs=1e-6)
-    assert confusion(torch.full((1, 4), -2.0)).item() == pytest.approx(torch.tensor(4.0).log().item())
+    assert confusion(torch.full((1, 4), -2.0)).item() == pytest.approx(
+        torch.tensor(4.0).log().item()
+    )
     logits = torch.randn(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    kl = F.kl_div(logits.log_softmax(1), torch.full((20, 4), 0.25, dtype=torch.float64), reduction="none").sum(1)
+    kl = F.kl_div(
+        logits.log_softmax(1), torch.full((20, 4), 0.25, dtype=torch.float64), reduction="none"
+    ).sum(1)
     assert torch.allclose(confusion(logits) - torch.tensor(4.0, dtype=torch.float64).log(), kl)
     assert (kl > 0).all()
-    assert confusion(torch.tensor([[200.0, 0.0]])).item() == pytest.approx(100)  # without bound, and finite
+    assert confusion(torch.tensor([[200.0, 0.0]])).item() == pytest.approx(
+        100
+    )  # without bound, and finite
 
 
 def test_without_confusion_it_is_cross_entropy():
@@ -79,7 +85,11 @@ def test_samples_of_unknown_bias_take_part_in_the_classification_only():
     confused = confusion(method.bias_classifier(h[known])).mean()
     main = F.cross_entropy(method.classifier(h), batch.labels) + 0.1 * confused
     assert masked["main"].item() == pytest.approx(main.item(), rel=1e-5)
-    nothing = dict(tiny.method("blind-eye", make).updates(replace(batch, bias=torch.full_like(batch.bias, -1)), 0))
+    nothing = dict(
+        tiny.method("blind-eye", make).updates(
+            replace(batch, bias=torch.full_like(batch.bias, -1)), 0
+        )
+    )
     assert nothing["bias"].item() == 0
 
 

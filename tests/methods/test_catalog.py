@@ -16,7 +16,14 @@ from tests.methods import tiny
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^### (.+?)\n(.+?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
-COMMON = {"alpha", "last_activation", "head", "beta", "weighting", "log_bounds"}  # of rows, explained once
+COMMON = {
+    "alpha",
+    "last_activation",
+    "head",
+    "beta",
+    "weighting",
+    "log_bounds",
+}  # of rows, explained once
 
 
 def test_every_method_has_facts():
@@ -42,11 +49,15 @@ def test_needs_are_what_the_builders_ask_for(name):
 
 def test_the_page_has_the_table():
     between = PAGE.partition("table() -->\n")[2].partition("<!-- end -->")[0]
-    assert between == catalog.table(), "write the output of fairmargin.methods.catalog.table() into docs/methods.md"
+    assert between == catalog.table(), (
+        "write the output of fairmargin.methods.catalog.table() into docs/methods.md"
+    )
 
 
 def test_the_page_has_a_section_for_each_and_no_other():
-    assert SECTIONS.keys() == {name for name in METHODS if not name.endswith("+fairkl")} | {"+fairkl"}
+    assert SECTIONS.keys() == {name for name in METHODS if not name.endswith("+fairkl")} | {
+        "+fairkl"
+    }
 
 
 @pytest.mark.parametrize("name", sorted(SECTIONS.keys() - {"+fairkl"}))
@@ -60,7 +71,9 @@ def test_a_section_says_how_it_fails_and_what_its_options_are(name):
             continue
         assert f"`{option.written}`" in text, option.written
         if option.default is not None:
-            assert f"`{option.written}` {toml.value(option.default)}" in re.sub(r"\s+", " ", text), option.written
+            assert f"`{option.written}` {toml.value(option.default)}" in re.sub(
+                r"\s+", " ", text
+            ), option.written
 
 
 def test_the_section_of_fairkl_has_its_options():

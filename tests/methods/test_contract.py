@@ -16,7 +16,15 @@ EVERY = sorted(METHODS)
 LATER = {"jtt": {"main"}}  # players whose turn comes in a later epoch
 NEEDS_BIAS = {
     *(name for name in METHODS if name.endswith("+fairkl")),
-    *("end", "biasbal", "biascon", "biascon+ce", "biascon+biasbal", "group-reweighted", "group-balanced"),
+    *(
+        "end",
+        "biasbal",
+        "biascon",
+        "biascon+ce",
+        "biascon+biasbal",
+        "group-reweighted",
+        "group-balanced",
+    ),
     *("lnl", "blind-eye", "group-dro", "dfr"),
 }
 
@@ -30,8 +38,12 @@ def test_only_the_named_player_moves_and_it_does(name):
     method = tiny.tamed(name).train()
     batch = tiny.batch_for(method)
     owner = {id(p): who for who, parameters in method.players().items() for p in parameters}
-    assert len(owner) == sum(len(p) for p in method.players().values())  # no parameter has two optimizers
-    assert {id(p) for p in method.parameters() if p.requires_grad} == set(owner)  # and none is forgotten
+    assert len(owner) == sum(
+        len(p) for p in method.players().values()
+    )  # no parameter has two optimizers
+    assert {id(p) for p in method.parameters() if p.requires_grad} == set(
+        owner
+    )  # and none is forgotten
     optimizers = tiny.players(method)
     moved = set()
     method.start_epoch(0, tiny.sweep)
@@ -68,7 +80,13 @@ def test_predict_and_inspect_agree(name):
 def training(name):
     method, data = tiny.tamed(name), tiny.split()
     features = tiny.bias_features(data) if tiny.needs_bias_features(method) else None
-    loader = Loader(data, tiny.views(tiny.number_of_views(method)), Shuffled(len(data)), 8, bias_features=features)
+    loader = Loader(
+        data,
+        tiny.views(tiny.number_of_views(method)),
+        Shuffled(len(data)),
+        8,
+        bias_features=features,
+    )
     second = method.second and Loader(data, tiny.views(2), Shuffled(len(data), seed=1), 8, seed=1)
     return Training(method, tiny.players(method), loader, seed=3, second=second, sweep=tiny.sweep)
 
@@ -88,9 +106,13 @@ def test_a_saved_and_loaded_training_takes_the_same_steps(name):
     second.load_state_dict(state)
     fit(second, 3, steps=7)
     assert second.step == whole.step == 7
-    for (key, a), (_, b) in zip(whole.method.state_dict().items(), second.method.state_dict().items(), strict=True):
+    for (key, a), (_, b) in zip(
+        whole.method.state_dict().items(), second.method.state_dict().items(), strict=True
+    ):
         assert torch.equal(a, b), key
-    assert {k: float(v) for k, v in whole.method.terms.items()} == {k: float(v) for k, v in second.method.terms.items()}
+    assert {k: float(v) for k, v in whole.method.terms.items()} == {
+        k: float(v) for k, v in second.method.terms.items()
+    }
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -114,7 +136,9 @@ def test_a_method_learns_its_training_set(name):
     batch = tiny.batch()
 
     def misfit():
-        return float(F.cross_entropy(run.method.train().predict(batch.images).detach(), batch.labels))
+        return float(
+            F.cross_entropy(run.method.train().predict(batch.images).detach(), batch.labels)
+        )
 
     before = misfit()
     fit(run, 12)

@@ -32,7 +32,9 @@ def test_neither_half_teaches_the_other(options):
     for player, stranger in (("bias", "main"), ("main", "bias")):
         own = torch.autograd.grad(updates[player], method.players()[player], retain_graph=True)
         assert any(g.abs().max() > 1e-4 for g in own)
-        alien = torch.autograd.grad(updates[player], method.players()[stranger], allow_unused=True, retain_graph=True)
+        alien = torch.autograd.grad(
+            updates[player], method.players()[stranger], allow_unused=True, retain_graph=True
+        )
         assert all(g is None for g in alien)
 
 
@@ -56,7 +58,10 @@ def test_the_identity_permutation_gives_the_same_loss_twice(monkeypatch):
 
 
 def test_the_exchange_begins_after_swap_start():
-    at = {step: first_losses(tiny.method("dfa", swap_start=3), tiny.batch(), step) for step in (0, 3, 4)}
+    at = {
+        step: first_losses(tiny.method("dfa", swap_start=3), tiny.batch(), step)
+        for step in (0, 3, 4)
+    }
     before = first_losses(tiny.method("dfa", **NOT_YET), tiny.batch(), 10_000)
     for player in ("bias", "main"):
         assert at[0][player].item() == at[3][player].item() == before[player].item()
@@ -67,7 +72,8 @@ def test_the_exchange_begins_after_swap_start():
 
 
 @pytest.mark.parametrize(
-    ("share", "steps", "start"), [(0.2, 50_000, 10_000), (0.2, 1_368, 274), (0.5, 2, 1), (0.0, 9, 0)]
+    ("share", "steps", "start"),
+    [(0.2, 50_000, 10_000), (0.2, 1_368, 274), (0.5, 2, 1), (0.0, 9, 0)],
 )
 def test_a_share_is_of_the_steps_of_the_run(share, steps, start):
     """The default is what was published: from step 10,000 of 50,000."""
@@ -78,8 +84,12 @@ def test_a_share_is_of_the_steps_of_the_run(share, steps, start):
         of_share = first_losses(planned, batch, step)
         of_steps = first_losses(tiny.method("dfa", swap_start=start), batch, step)
         assert ("main, swapped" in planned.terms) is (step > start)
-        assert {k: v.item() for k, v in of_share.items()} == {k: v.item() for k, v in of_steps.items()}
-        planned = tiny.method("dfa", swap_start=share)  # the losses that it remembers are those of one step
+        assert {k: v.item() for k, v in of_share.items()} == {
+            k: v.item() for k, v in of_steps.items()
+        }
+        planned = tiny.method(
+            "dfa", swap_start=share
+        )  # the losses that it remembers are those of one step
         planned.plan(RunLength(epochs=3.0, steps=steps))
 
 
@@ -90,18 +100,29 @@ def test_a_share_of_a_run_of_unknown_length_is_not_guessed():
 
 @pytest.mark.parametrize("start", [-1, -0.1, 1.0, 10_000.0])
 def test_a_start_is_a_share_or_a_number_of_steps(start):
-    with pytest.raises(ValueError, match=r"share of the run, from 0\.0 to below 1\.0, or a whole number of steps"):
+    with pytest.raises(
+        ValueError, match=r"share of the run, from 0\.0 to below 1\.0, or a whole number of steps"
+    ):
         tiny.method("dfa", swap_start=start)
 
 
 def of_planted(*changes):
-    size = ["data.train=300", "train.batch_size=30", "network.widths=[4]", "train.device=cpu"]  # 8 steps an epoch
-    config = load(dataset="planted", method="dfa", network="simple-conv-3", overrides=[*size, *changes])
+    size = [
+        "data.train=300",
+        "train.batch_size=30",
+        "network.widths=[4]",
+        "train.device=cpu",
+    ]  # 8 steps an epoch
+    config = load(
+        dataset="planted", method="dfa", network="simple-conv-3", overrides=[*size, *changes]
+    )
     data = build.data(config)
     return config, build.training(config, build.method(config, data), data, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("changes", [["train.epochs=2"], ["train.epochs=1"], ["train.epochs=9", "train.steps=4"]])
+@pytest.mark.parametrize(
+    "changes", [["train.epochs=2"], ["train.epochs=1"], ["train.epochs=9", "train.steps=4"]]
+)
 def test_a_run_of_any_length_swaps(changes):
     config, training = of_planted(*changes)
     swapped = []
@@ -109,14 +130,22 @@ def test_a_run_of_any_length_swaps(changes):
     fit(training, config.train.epochs, steps=config.train.steps, after_step=note)
     assert not swapped[0]
     assert sum(swapped) >= 0.5 * len(swapped)
-    assert [b for a, b in pairwise(swapped) if a] == [True] * (sum(swapped) - 1)  # once begun it goes on
+    assert [b for a, b in pairwise(swapped) if a] == [True] * (
+        sum(swapped) - 1
+    )  # once begun it goes on
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["method.swap_start=10_000"], r"first 10001 steps \(method\.swap_start=10000\), and this run has 16"),
-        (["method.swap_start=15"], r"first 16 steps \(method\.swap_start=15\), and this run has 16"),
+        (
+            ["method.swap_start=10_000"],
+            r"first 10001 steps \(method\.swap_start=10000\), and this run has 16",
+        ),
+        (
+            ["method.swap_start=15"],
+            r"first 16 steps \(method\.swap_start=15\), and this run has 16",
+        ),
         (["train.steps=1"], r"first 1 steps \(method\.swap_start=0\.2\), and this run has 1"),
     ],
 )
@@ -124,7 +153,9 @@ def test_a_start_that_is_never_reached_is_refused_with_what_to_do(changes, said)
     with pytest.raises(Unsuited, match=said) as refused:
         of_planted("train.epochs=2", *changes)
     assert "raise train.epochs" in str(refused.value)
-    assert "lower method.swap_start (a share of the run such as 0.2 fits any length)" in str(refused.value)
+    assert "lower method.swap_start (a share of the run such as 0.2 fits any length)" in str(
+        refused.value
+    )
     of_planted("train.epochs=2", "method.swap_start=14")  # the last step swaps
 
 
@@ -133,7 +164,11 @@ def test_the_published_runs_swap_and_decay_at_the_published_steps(dataset):
     config = load(dataset=dataset, method="dfa")
     assert (config.method.options["swap_start"], config.train.steps) == (10_000, 50_000)
     assert config.schedule.per == "step"
-    assert [round(share * 50_000) for share in config.schedule.milestones] == [20_000, 30_000, 40_000]
+    assert [round(share * 50_000) for share in config.schedule.milestones] == [
+        20_000,
+        30_000,
+        40_000,
+    ]
 
 
 @pytest.mark.parametrize("surrogate", [False, True])
@@ -160,7 +195,9 @@ def test_the_whole_loss_by_hand(surrogate):
     for c in range(tiny.CLASSES):
         e_b, e_d = (torch.where(y == c, e / e[y == c].max(), e) for e in (e_b, e_d))
     W = e_b / (e_b + e_d + 1e-8)
-    main = (W * ce(same.classifier, z_b, y)).mean() + 0.1 * (W * ce(same.classifier, z_b[pi], y)).mean()
+    main = (W * ce(same.classifier, z_b, y)).mean() + 0.1 * (
+        W * ce(same.classifier, z_b[pi], y)
+    ).mean()
     bias = 2.0 * gce(z_b, y) + 0.1 * 3.0 * gce(z_b[pi], y[pi])
     assert got["main"].item() == pytest.approx(main.item(), rel=1e-10)
     assert got["bias"].item() == pytest.approx(bias.item(), rel=1e-10)
@@ -171,7 +208,8 @@ def test_gradients_equal_those_of_one_joint_loss():
     method = tiny.method("dfa", **SWAPPING, **WEIGHTS)
     updates = first_losses(method, tiny.batch())
     apart = {
-        player: torch.autograd.grad(updates[player], method.players()[player], retain_graph=True) for player in updates
+        player: torch.autograd.grad(updates[player], method.players()[player], retain_graph=True)
+        for player in updates
     }
     everything = [p for parameters in method.players().values() for p in parameters]
     joint = torch.autograd.grad(sum(updates.values()), everything)

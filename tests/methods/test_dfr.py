@@ -34,7 +34,9 @@ def shortcut(n, aligned, seed=0):
     y = torch.arange(n) % 2
     b = torch.where(torch.rand(n, generator=g) < aligned, y, 1 - y)
     core = (2 * y - 1) * 20.0 + 30 * torch.randn(n, generator=g)
-    x = torch.stack([core, 2.0 * b - 1 + 0.1 * torch.randn(n, generator=g), torch.full((n,), 3.0)], 1)
+    x = torch.stack(
+        [core, 2.0 * b - 1 + 0.1 * torch.randn(n, generator=g), torch.full((n,), 3.0)], 1
+    )
     return Batch(x[:, :, None, None], y, b, torch.arange(n))
 
 
@@ -55,7 +57,9 @@ def test_balanced_draws_every_group_as_often_as_the_smallest():
     for chosen in draws:
         assert torch.bincount(groups[chosen], minlength=6).tolist() == [2, 0, 0, 2, 0, 2]
         assert len(set(chosen.tolist())) == len(chosen)
-    assert {i for chosen in draws for i in chosen.tolist()} == set(range(8))  # random, not always the first
+    assert {i for chosen in draws for i in chosen.tolist()} == set(
+        range(8)
+    )  # random, not always the first
 
 
 @pytest.mark.parametrize("strength", [0.003, 0.03, 0.3])
@@ -66,7 +70,9 @@ def test_fit_l1_satisfies_the_conditions_of_its_optimum(strength):
     weight, intercept = fit_l1(x, y, 3, strength)
     weight.requires_grad_()
     intercept.requires_grad_()
-    slope, level = torch.autograd.grad(F.cross_entropy(x @ weight.T + intercept, y), [weight, intercept])
+    slope, level = torch.autograd.grad(
+        F.cross_entropy(x @ weight.T + intercept, y), [weight, intercept]
+    )
     assert level.abs().max() < 1e-5
     assert slope.abs().max() < strength + 1e-5
     used = weight.abs() > 1e-6
@@ -98,7 +104,9 @@ def test_predictions_are_the_trained_classifiers_until_the_end_and_training_is_t
     method = runs["dfr"].method
     assert method.retrained
     assert not torch.allclose(method.predict(images), last["dfr"], atol=1e-3)
-    assert torch.equal(method.classifier(method.features(images)), last["dfr"])  # kept, for a longer training
+    assert torch.equal(
+        method.classifier(method.features(images)), last["dfr"]
+    )  # kept, for a longer training
     next(method.updates(tiny.batch(), 0))
     assert torch.equal(method.predict(images), last["dfr"])
 
@@ -125,7 +133,11 @@ def test_the_retrained_layer_is_the_average_over_the_draws():
 @pytest.mark.parametrize("source", ["valid", "train"])
 def test_retraining_on_balanced_groups_lets_the_shortcut_go(source, penalty):
     method = raw_method(source=source, penalty=penalty)
-    x, y, b = raw_sweep(source)[0].images.flatten(1), raw_sweep(source)[0].labels, raw_sweep(source)[0].bias
+    x, y, b = (
+        raw_sweep(source)[0].images.flatten(1),
+        raw_sweep(source)[0].labels,
+        raw_sweep(source)[0].bias,
+    )
     unbalanced = fit_probe(x, y, 2, l2=0.01).weight
     method.start_epoch(0, raw_sweep)
     method.finish(raw_sweep)
@@ -134,17 +146,24 @@ def test_retraining_on_balanced_groups_lets_the_shortcut_go(source, penalty):
     assert before[1] > before[0]  # what the data invite: the clean shortcut
     assert after[0] > 3 * after[1]
     assert after[2] == 0
-    assert (method.predict(raw_sweep(source)[0].images).argmax(1) == y)[b != y].double().mean() > 0.65
+    assert (method.predict(raw_sweep(source)[0].images).argmax(1) == y)[
+        b != y
+    ].double().mean() > 0.65
 
 
 def test_c_is_the_one_with_the_best_worst_group(monkeypatch):
     method = raw_method()
-    right, wrong = torch.tensor([[0.0, 0, 0], [1.0, 0, 0]]), torch.tensor([[0.0, 0, 0], [-1.0, 0, 0]])
+    right, wrong = (
+        torch.tensor([[0.0, 0, 0], [1.0, 0, 0]]),
+        torch.tensor([[0.0, 0, 0], [-1.0, 0, 0]]),
+    )
     asked = []
 
     def fake(x, y, group, inverse_strength, draw):
         asked.append(inverse_strength)
-        return (right if inverse_strength in (0.3, 0.07) else wrong).double(), torch.zeros(2).double()
+        return (right if inverse_strength in (0.3, 0.07) else wrong).double(), torch.zeros(
+            2
+        ).double()
 
     monkeypatch.setattr(method, "_fit", fake)
     assert method._chosen(*[method._see(raw_sweep("valid"))] * 2) == 0.3  # the first of equals
@@ -191,7 +210,11 @@ def test_what_is_missing_is_said_before_the_training():
         batch = raw_sweep(name)[0]
         return [replace(batch, labels=torch.zeros_like(batch.labels))]
 
-    for sweep, match in ((without_bias, "class a, b"), (of_one_class, "class b"), (lambda name: [], "class a, b")):
+    for sweep, match in (
+        (without_bias, "class a, b"),
+        (of_one_class, "class b"),
+        (lambda name: [], "class a, b"),
+    ):
         with pytest.raises(ValueError, match=match):
             raw_method().start_epoch(0, sweep)
         raw_method(source="train", inverse_strength=1.0).start_epoch(0, sweep)

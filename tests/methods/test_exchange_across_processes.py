@@ -34,7 +34,9 @@ def three_steps(case, bounds, seed=0):
 
 
 def worker(rank, port, messages):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2"
+    )
     torch.set_num_threads(1)
     try:
         alone = {case: three_steps(case, (0, 22)) for case in CASES}
@@ -60,7 +62,9 @@ def test_the_exchange_depends_on_the_seed_of_the_run():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo")
+@pytest.mark.skipif(
+    not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo"
+)
 def test_two_ranks_equal_one_for_three_steps():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -33,14 +33,18 @@ def test_weights_move_before_the_loss():
     unnormalized = {g: start[g] * (0.5 * mean).exp() for g, mean in means.items()}
     present = start.nonzero().flatten().tolist()
     total = sum(unnormalized.get(g, start[g]) for g in present)
-    assert loss.item() == pytest.approx(sum(float(unnormalized[g] * means[g] / total) for g in means), rel=1e-5)
+    assert loss.item() == pytest.approx(
+        sum(float(unnormalized[g] * means[g] / total) for g in means), rel=1e-5
+    )
 
 
 def test_with_step_size_0_it_is_the_mean_of_the_group_means():
     method, batch = tiny.method("group-dro", MAKE, step_size=0.0), tiny.batch()
     means = loop_means(method, batch)
     assert set(means) == set(tiny.info().counts.flatten().nonzero().flatten().tolist())
-    assert only_loss(method, batch).item() == pytest.approx(torch.stack([*means.values()]).mean().item(), rel=1e-5)
+    assert only_loss(method, batch).item() == pytest.approx(
+        torch.stack([*means.values()]).mean().item(), rel=1e-5
+    )
 
 
 def test_one_group_is_cross_entropy():
@@ -61,7 +65,9 @@ def test_weights_stay_on_the_simplex_persist_and_prefer_the_worst_group():
         assert method.log_weights.exp().sum().item() == pytest.approx(1, abs=1e-5)
     worst = max(means, key=means.get)
     assert int(method.log_weights.argmax()) == worst
-    assert torch.isfinite(method.log_weights[list(means)]).all()  # e⁻²⁰⁰ would not survive as a float
+    assert torch.isfinite(
+        method.log_weights[list(means)]
+    ).all()  # e⁻²⁰⁰ would not survive as a float
     other = tiny.method("group-dro", MAKE, step_size=1.0)
     other.load_state_dict(method.state_dict())
     assert torch.equal(other.log_weights, method.log_weights)
@@ -101,22 +107,33 @@ def test_an_absent_group_counts_as_loss_0():
 
 
 def test_no_gradient_runs_through_the_weights():
-    method, batch = tiny.method("group-dro", MAKE, step_size=2.0).double(), tiny.batch(dtype=torch.float64)
+    method, batch = (
+        tiny.method("group-dro", MAKE, step_size=2.0).double(),
+        tiny.batch(dtype=torch.float64),
+    )
     found = torch.autograd.grad(only_loss(method, batch), list(method.parameters()))
     v = method.log_weights.exp()
     each = F.cross_entropy(method.predict(batch.images), batch.labels, reduction="none")
     size = torch.bincount(groups_of(batch), minlength=len(v))
     held = (v[groups_of(batch)] / size[groups_of(batch)] * each).sum()
     expected = torch.autograd.grad(held, list(method.parameters()))
-    assert all(torch.allclose(a, b, rtol=1e-10, atol=1e-14) for a, b in zip(found, expected, strict=True))
+    assert all(
+        torch.allclose(a, b, rtol=1e-10, atol=1e-14) for a, b in zip(found, expected, strict=True)
+    )
 
 
 def test_samples_of_unknown_bias_are_left_out():
     batch = tiny.batch()
     known = torch.arange(len(batch)) % 4 > 0
-    masked = only_loss(tiny.method("group-dro", MAKE), replace(batch, bias=batch.bias.where(known, -1)))
-    part = replace(batch, images=batch.images[known], labels=batch.labels[known], bias=batch.bias[known])
-    assert masked.item() == pytest.approx(only_loss(tiny.method("group-dro", MAKE), part).item(), rel=1e-6)
+    masked = only_loss(
+        tiny.method("group-dro", MAKE), replace(batch, bias=batch.bias.where(known, -1))
+    )
+    part = replace(
+        batch, images=batch.images[known], labels=batch.labels[known], bias=batch.bias[known]
+    )
+    assert masked.item() == pytest.approx(
+        only_loss(tiny.method("group-dro", MAKE), part).item(), rel=1e-6
+    )
 
 
 def test_it_asks_for_balanced_groups_and_refuses_nonsense():

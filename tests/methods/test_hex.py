@@ -27,7 +27,9 @@ class TestProjection:
     def test_a_singular_matrix_gives_finite_gradients(self, kind):
         column = torch.randn(8, 1, generator=torch.Generator().manual_seed(0))
         F_G = column.expand(8, 3) * {"rank one": 1.0, "nearly rank one": 1.0, "zero": 0.0}[kind]
-        F_G = (F_G + 1e-5 * torch.randn(8, 3) * (kind == "nearly rank one")).clone().requires_grad_()
+        F_G = (
+            (F_G + 1e-5 * torch.randn(8, 3) * (kind == "nearly rank one")).clone().requires_grad_()
+        )
         F_A = torch.randn(8, 3, requires_grad=True)
         F_L = project_out(F_A, F_G)
         F.cross_entropy(F_L, torch.arange(8) % 3).backward()
@@ -52,7 +54,9 @@ def nglcm_by_pixels(module, images):
         for i in range(r.shape[0]):
             for j in range(r.shape[1]):
                 d = (r[i, j - 1] if j else 0) - r[i, j]
-                total = total + torch.outer((d - module.lambda_).clamp(0, 1), (r[i, j] - module.theta).clamp(0, 1))
+                total = total + torch.outer(
+                    (d - module.lambda_).clamp(0, 1), (r[i, j] - module.theta).clamp(0, 1)
+                )
         matrices.append(total.flatten())
     return torch.stack(matrices)
 
@@ -69,7 +73,9 @@ class TestNGLCM:
         assert torch.allclose(found, expected)
         upstream = torch.randn(found.shape, dtype=torch.float64)
         for p in module.parameters():
-            (a,), (b,) = (torch.autograd.grad(y, p, upstream, retain_graph=True) for y in (found, expected))
+            (a,), (b,) = (
+                torch.autograd.grad(y, p, upstream, retain_graph=True) for y in (found, expected)
+            )
             assert b.abs().max() > 0
             assert torch.allclose(a, b)
 
@@ -124,7 +130,9 @@ def test_everything_learns_the_texture_branch_too():
     method = tiny.method("hex").train()
     ((_, loss),) = method.updates(tiny.batch(), 0)
     gradients = torch.autograd.grad(loss, method.players()["main"])
-    assert sum(g.abs().max() > 0 for g in gradients) >= len(gradients) - 2  # biases before a batch norm have none
+    assert (
+        sum(g.abs().max() > 0 for g in gradients) >= len(gradients) - 2
+    )  # biases before a batch norm have none
     nglcm = method.texture[0]
     assert any(p is nglcm.lambda_ for p in method.players()["main"])
 

@@ -37,7 +37,9 @@ def test_the_first_stage_is_cross_entropy_and_leaves_main_fresh():
     batch = tiny.batch()
     player, loss = next(method.updates(batch, 0))
     assert player == "identifier"
-    expected = F.cross_entropy(method.identifier_classifier(method.identifier(batch.images)), batch.labels)
+    expected = F.cross_entropy(
+        method.identifier_classifier(method.identifier(batch.images)), batch.labels
+    )
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     fit(run, 2)
     assert not method.second_stage
@@ -83,7 +85,9 @@ def test_weighting_is_training_on_the_repeated_set():
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
     found = torch.autograd.grad(loss, method.players()["main"])
     theirs = torch.autograd.grad(expected, method.players()["main"])
-    assert all(torch.allclose(a, b, rtol=1e-10, atol=1e-14) for a, b in zip(found, theirs, strict=True))
+    assert all(
+        torch.allclose(a, b, rtol=1e-10, atol=1e-14) for a, b in zip(found, theirs, strict=True)
+    )
 
 
 def test_batches_average_to_the_whole_set():
@@ -145,7 +149,9 @@ def test_it_needs_no_bias_and_refuses_nonsense():
 )
 def test_a_run_too_short_for_it_to_begin_is_refused_at_once(name, option, changes):
     size = ["data.train=300", "train.batch_size=30", f"method.{option}"]
-    config = load(dataset="planted", method=name, network="simple-conv-3", overrides=[*size, *changes])
+    config = load(
+        dataset="planted", method=name, network="simple-conv-3", overrides=[*size, *changes]
+    )
     data = build.data(config)
     method = build.method(config, data)
     count = option.partition("=")[2]

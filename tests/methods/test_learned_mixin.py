@@ -39,7 +39,8 @@ class TestLosses:
     def test_trust_sharpens(self):
         log_g = F.log_softmax(torch.randn(6, 3), 1)
         entropies = [
-            mixed_losses(log_g, torch.full((6, 1), t), log_g, torch.zeros(6).long())[1] for t in (0.1, 1.0, 9.0)
+            mixed_losses(log_g, torch.full((6, 1), t), log_g, torch.zeros(6).long())[1]
+            for t in (0.1, 1.0, 9.0)
         ]
         assert entropies[0] > entropies[1] > entropies[2]
 
@@ -65,9 +66,15 @@ def test_the_main_loss_is_the_formula_with_g_under_stop_gradient(name, weight):
     assert found["main"].item() == pytest.approx(expected.item(), rel=1e-5)
     players = method.players()
     assert all(
-        g is None for g in torch.autograd.grad(found["main"], players["bias"], retain_graph=True, allow_unused=True)
+        g is None
+        for g in torch.autograd.grad(
+            found["main"], players["bias"], retain_graph=True, allow_unused=True
+        )
     )
-    assert all(g is not None for g in torch.autograd.grad(found["main"], players["main"], allow_unused=True))
+    assert all(
+        g is not None
+        for g in torch.autograd.grad(found["main"], players["main"], allow_unused=True)
+    )
 
 
 def training(name, **options):
@@ -137,4 +144,6 @@ def test_the_entropy_is_the_difference_between_the_two_and_an_option():
 
 
 def test_g_keeps_its_rate_while_the_schedule_of_the_run_falls():
-    assert tiny.method("learned-mixin").optimizers == {"bias": {"schedule": "constant", "warmup_epochs": 0.0}}
+    assert tiny.method("learned-mixin").optimizers == {
+        "bias": {"schedule": "constant", "warmup_epochs": 0.0}
+    }

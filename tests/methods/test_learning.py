@@ -32,8 +32,14 @@ SEEDS = (0, 1, 2)
 FLOOR = 0.45
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
-PROBE = {"players.probe.lr": 0.1}  # its default is made for tens of thousands of steps, here are 375
-FAIRKL = {"method.divergence": "moments", "method.negatives": True, "method.last_activation": "relu"}
+PROBE = {
+    "players.probe.lr": 0.1
+}  # its default is made for tens of thousands of steps, here are 375
+FAIRKL = {
+    "method.divergence": "moments",
+    "method.negatives": True,
+    "method.last_activation": "relu",
+}
 TWO_VIEWS = {"data.views": "jitter", "train.epochs": 5} | PROBE
 BIAS_NETWORK = {"method.bias_network": "tiny-conv-1"}
 
@@ -130,7 +136,9 @@ NO_GAIN = {
 @pytest.fixture(autouse=True)
 def small_bias_network(monkeypatch):
     """The registered ones would take most of the time; a 1×1 kernel sees the tint and no bar, however few there are."""
-    monkeypatch.setitem(ENCODERS, "tiny-conv-1", partial(SimpleConvNet, kernel_size=1, stride=2, widths=(8, 16)))
+    monkeypatch.setitem(
+        ENCODERS, "tiny-conv-1", partial(SimpleConvNet, kernel_size=1, stride=2, widths=(8, 16))
+    )
 
 
 def mean_colour(pixels):
@@ -164,17 +172,25 @@ def conflicting(name, settings):
 
 def of_the_run(settings):
     """Without what belongs to the method: what cross-entropy must have too."""
-    return {key: value for key, value in settings.items() if key.split(".")[0] in ("train", "optimizer", "schedule")}
+    return {
+        key: value
+        for key, value in settings.items()
+        if key.split(".")[0] in ("train", "optimizer", "schedule")
+    }
 
 
 def test_every_method_has_its_line():
-    assert MARGINS.keys() | NO_GAIN.keys() == METHODS.keys(), "one line in MARGINS or in NO_GAIN, please"
+    assert MARGINS.keys() | NO_GAIN.keys() == METHODS.keys(), (
+        "one line in MARGINS or in NO_GAIN, please"
+    )
     assert not MARGINS.keys() & NO_GAIN.keys()
     assert SETTINGS.keys() <= METHODS.keys()
 
 
 def test_the_page_names_the_same_methods_with_the_same_reasons():
-    section = PAGE.read_text("utf-8").partition("## Where nothing is gained")[2].partition("\n## ")[0]
+    section = (
+        PAGE.read_text("utf-8").partition("## Where nothing is gained")[2].partition("\n## ")[0]
+    )
     lines = re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)[1:]  # below the heading
     said = {name: reason for names, reason in lines for name in re.findall(r"`([^`]+)`", names)}
     assert said == NO_GAIN

@@ -19,7 +19,10 @@ def table(samples=6, decay=0.7):
 
 
 def visit(weights, index, labels, biased, other):
-    return weights(*(torch.tensor(x) for x in (index, labels)), *(torch.tensor(x).double() for x in (biased, other)))
+    return weights(
+        *(torch.tensor(x) for x in (index, labels)),
+        *(torch.tensor(x).double() for x in (biased, other)),
+    )
 
 
 def test_generalized_cross_entropy_of_two_zero_logits():
@@ -50,8 +53,12 @@ def test_a_loss_of_zero_on_the_first_visit_is_a_visit():
 
 
 def test_equal_difficulty_weighs_half_and_more_for_the_biased_network_weighs_more():
-    assert visit(table(), [0, 1], [0, 0], [2.0, 1.0], [8.0, 4.0]).tolist() == pytest.approx([0.5, 0.5])  # 1, ½ in both
-    rising = [visit(table(), [0, 1], [0, 0], [2.0, b], [2.0, 1.0])[1].item() for b in (0.2, 0.9, 1.0, 1.8)]
+    assert visit(table(), [0, 1], [0, 0], [2.0, 1.0], [8.0, 4.0]).tolist() == pytest.approx(
+        [0.5, 0.5]
+    )  # 1, ½ in both
+    rising = [
+        visit(table(), [0, 1], [0, 0], [2.0, b], [2.0, 1.0])[1].item() for b in (0.2, 0.9, 1.0, 1.8)
+    ]
     assert rising == sorted(rising)
     assert rising[2] == pytest.approx(0.5)
     assert rising[0] == pytest.approx(0.1 / 0.6)
@@ -60,7 +67,9 @@ def test_equal_difficulty_weighs_half_and_more_for_the_biased_network_weighs_mor
 def test_the_maximum_is_that_of_the_class_over_all_samples_seen():
     weights = table()
     visit(weights, [0, 1], [0, 1], [4.0, 100.0], [1.0, 100.0])
-    assert visit(weights, [2], [0], [1.0], [1.0]).item() == pytest.approx(0.25 / (0.25 + 1))  # neither 1/1 nor 1/100
+    assert visit(weights, [2], [0], [1.0], [1.0]).item() == pytest.approx(
+        0.25 / (0.25 + 1)
+    )  # neither 1/1 nor 1/100
 
 
 def test_a_maximum_that_falls_is_followed():
@@ -112,12 +121,19 @@ def silenced(method):
     return method.train()
 
 
-@pytest.mark.parametrize(("surrogate", "gce"), [(False, (1 - 3**-0.7) / 0.7), (True, 0.7 * 3**-0.7 * log(3))])
+@pytest.mark.parametrize(
+    ("surrogate", "gce"), [(False, (1 - 3**-0.7) / 0.7), (True, 0.7 * 3**-0.7 * log(3))]
+)
 def test_a_step_by_hand(surrogate, gce):
     method = silenced(tiny.method("lff", surrogate=surrogate))
     values = {player: loss.item() for player, loss in method.updates(tiny.batch(), 0)}
-    assert values == {"bias": pytest.approx(gce, rel=1e-6), "main": pytest.approx(log(3) / 2, rel=1e-6)}
-    assert torch.allclose(method.difficulty.smoothed, torch.full((2, 24), log(3)))  # cross-entropy in both tables
+    assert values == {
+        "bias": pytest.approx(gce, rel=1e-6),
+        "main": pytest.approx(log(3) / 2, rel=1e-6),
+    }
+    assert torch.allclose(
+        method.difficulty.smoothed, torch.full((2, 24), log(3))
+    )  # cross-entropy in both tables
     assert torch.equal(method.difficulty.labels, tiny.batch().labels)
     assert method.terms["weight"].item() == pytest.approx(0.5)
 
@@ -135,7 +151,9 @@ def test_no_network_teaches_the_other():
     method = tiny.method("lff").train()
     updates = dict(method.updates(tiny.batch(), 0))
     for player, stranger in (("bias", "main"), ("main", "bias")):
-        inside = torch.autograd.grad(updates[player], method.players()[stranger], allow_unused=True, retain_graph=True)
+        inside = torch.autograd.grad(
+            updates[player], method.players()[stranger], allow_unused=True, retain_graph=True
+        )
         assert all(g is None for g in inside)
     assert not any(b.requires_grad for b in method.buffers())
 
@@ -153,10 +171,15 @@ def test_steps_equal_those_of_one_joint_loss(surrogate):
             optimizers[player].optimizer.zero_grad()
             loss.backward(inputs=method.players()[player])
             optimizers[player].optimizer.step()
-        f_b, f_d = other.bias_classifier(other.bias_encoder(batch.images)), other.predict(batch.images)
+        f_b, f_d = (
+            other.bias_classifier(other.bias_encoder(batch.images)),
+            other.predict(batch.images),
+        )
         ce = torch.stack([F.cross_entropy(f, batch.labels, reduction="none") for f in (f_b, f_d)])
         e = ce.detach() if e is None else 0.7 * e + 0.3 * ce.detach()
-        top = torch.stack([e[:, batch.labels == c].amax(1) for c in range(tiny.CLASSES)], 1)[:, batch.labels]
+        top = torch.stack([e[:, batch.labels == c].amax(1) for c in range(tiny.CLASSES)], 1)[
+            :, batch.labels
+        ]
         b, d = e / top
         p = f_b.softmax(1)[range(len(batch)), batch.labels]
         gce = 0.7 * p.detach() ** 0.7 * ce[0] if surrogate else (1 - p**0.7) / 0.7
@@ -166,14 +189,18 @@ def test_steps_equal_those_of_one_joint_loss(surrogate):
         for adam in adams:
             adam.step()
     for (name, p), expected in zip(method.named_parameters(), other.parameters(), strict=True):
-        if "blocks" not in name or not name.endswith("0.bias"):  # before a batch norm: rounding, which Adam blows up
+        if "blocks" not in name or not name.endswith(
+            "0.bias"
+        ):  # before a batch norm: rounding, which Adam blows up
             assert torch.allclose(p, expected, rtol=1e-9, atol=1e-11), name
 
 
 def test_the_table_follows_the_sample_not_its_place_in_the_batch():
     batch = tiny.batch()
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))
-    shuffled = replace(batch, images=batch.images[order], labels=batch.labels[order], index=batch.index[order])
+    shuffled = replace(
+        batch, images=batch.images[order], labels=batch.labels[order], index=batch.index[order]
+    )
     tables = []
     for given in (batch, shuffled):
         method = tiny.method("lff").train()
@@ -191,7 +218,9 @@ def test_samples_against_the_shortcut_come_to_weigh_more():
     x += torch.eye(3)[bias][:, :, None, None]
     x[range(60), :, y, y] += 2
     batch = replace(tiny.batch(), images=x, labels=y, bias=None, index=torch.arange(60))
-    method = tiny.method("lff", tiny.without_batch_norm(), replace(tiny.info(), train_size=60)).train()
+    method = tiny.method(
+        "lff", tiny.without_batch_norm(), replace(tiny.info(), train_size=60)
+    ).train()
     optimizers = tiny.players(method)
     for step in range(15):
         for player, loss in method.updates(batch, step):

@@ -33,14 +33,18 @@ def test_embedding_rows_are_their_losses(name, number):
     h = method.encoder(batch.images.flatten(0, 1) if number == 2 else batch.images)
     h = h.unflatten(0, (-1, 2)) if number == 2 else h
     method = tiny.method(name)  # the batch norm of the first one has moved
-    assert first_losses(method, batch)["main"] == pytest.approx(NEEDS_NO_VIEWS[name](h, batch.labels).item(), rel=1e-5)
+    assert first_losses(method, batch)["main"] == pytest.approx(
+        NEEDS_NO_VIEWS[name](h, batch.labels).item(), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS_VIEWS))
 def test_view_rows_are_their_losses_and_refuse_single_views(name):
     batch = tiny.batch(number=2)
     h = tiny.method(name).encoder(batch.images.flatten(0, 1)).unflatten(0, (-1, 2))
-    assert first_losses(tiny.method(name), batch)["main"] == pytest.approx(NEEDS_VIEWS[name](h).item(), rel=1e-5)
+    assert first_losses(tiny.method(name), batch)["main"] == pytest.approx(
+        NEEDS_VIEWS[name](h).item(), rel=1e-5
+    )
     with pytest.raises(ValueError, match="compares views"):
         first_losses(tiny.method(name), tiny.batch())
 
@@ -57,7 +61,12 @@ def test_cross_entropy_is_cross_entropy_and_has_no_probe():
 def test_generalized_cross_entropy_trusts_what_is_easy():
     """(1 − p^q)/q: at q = 1 the probability missed, near q = 0 cross-entropy."""
     method, batch = tiny.method("gce"), tiny.batch()
-    p = method.classifier(method.encoder(batch.images)).softmax(1).gather(1, batch.labels[:, None]).detach()
+    p = (
+        method.classifier(method.encoder(batch.images))
+        .softmax(1)
+        .gather(1, batch.labels[:, None])
+        .detach()
+    )
     for q, expected in ((0.7, (1 - p**0.7) / 0.7), (1.0, 1 - p), (1e-3, -p.log())):
         found = first_losses(tiny.method("gce", q=q), batch)["main"]
         assert found == pytest.approx(expected.mean().item(), rel=1e-3)
@@ -70,7 +79,9 @@ def test_max_margin_starts_as_cross_entropy_and_anneals():
     start = first_losses(tiny.method("max-margin"), batch)["main"]
     method = tiny.method("max-margin")
     h = method.encoder(batch.images)
-    assert start == pytest.approx(F.cross_entropy(h @ method.classifier.weight.T, batch.labels).item(), rel=0.01)
+    assert start == pytest.approx(
+        F.cross_entropy(h @ method.classifier.weight.T, batch.labels).item(), rel=0.01
+    )
     late = next(loss for _, loss in tiny.method("max-margin").train().updates(batch, 100_000))
     assert late > start * 1.2
 
@@ -112,7 +123,11 @@ def test_fairkl_may_see_the_first_view_alone(variant):
     batch, options = tiny.batch(number=2), {"views": "first", "variant": variant}
     method = tiny.method("eps-supinfonce+fairkl", **options)
     first_losses(method, batch)
-    h = tiny.method("eps-supinfonce+fairkl", **options).encoder(batch.images.flatten(0, 1)).unflatten(0, (-1, 2))
+    h = (
+        tiny.method("eps-supinfonce+fairkl", **options)
+        .encoder(batch.images.flatten(0, 1))
+        .unflatten(0, (-1, 2))
+    )
     expected = losses.fairkl(h[:, 0], batch.labels, batch.bias, variant=variant)
     assert method.terms["fairkl"] == pytest.approx(expected.item(), rel=1e-5)
     n = len(batch)
@@ -189,12 +204,16 @@ def test_an_epsilon_that_cannot_be_met_is_warned_of_once_at_construction(name, m
 
 def test_released_weighting_takes_alpha_twice_and_scales_by_temperature():
     paper = tiny.method("eps-supinfonce+fairkl", alpha=0.1)
-    released = tiny.method("eps-supinfonce+fairkl", alpha=0.1, weighting="released", temperature=0.1)
+    released = tiny.method(
+        "eps-supinfonce+fairkl", alpha=0.1, weighting="released", temperature=0.1
+    )
     assert paper.alpha == pytest.approx(0.1)
     assert released.alpha == pytest.approx(0.1 * 0.1 * 0.1 / 0.07)
     alone = tiny.method("eps-supinfonce", alpha=0.1, weighting="released", temperature=0.1)
     assert alone.alpha == pytest.approx(0.1 * 0.1 / 0.07)
-    without = tiny.method("eps-supinfonce+fairkl", alpha=0.1, weighting="released", temperature=0.1, lambda_=0.0)
+    without = tiny.method(
+        "eps-supinfonce+fairkl", alpha=0.1, weighting="released", temperature=0.1, lambda_=0.0
+    )
     assert without.alpha == pytest.approx(0.1 * 0.1 / 0.07)
 
 
@@ -203,7 +222,9 @@ def test_a_mistyped_weighting_is_refused():
         tiny.method("supcon", weighting="relased")
 
 
-@pytest.mark.parametrize(("name", "player"), [("eps-supinfonce", "probe"), ("learned-mixin", "bias")])
+@pytest.mark.parametrize(
+    ("name", "player"), [("eps-supinfonce", "probe"), ("learned-mixin", "bias")]
+)
 def test_a_constant_rate_has_no_warm_up(name, player):
     wants = tiny.method(name).optimizers[player]
     chosen = config.load(dataset="cifar10", method=name)

@@ -31,7 +31,9 @@ KNOW_THE_BIAS = [
 
 def seen(h, labels, bias=None, *, features=None, counts=None, row=None, weight=None):
     """With a classifier whose logits are 0, unless it is given weights [K, D]."""
-    classifier = nn.Linear(h.shape[-1], 2 if weight is None else len(weight), bias=False).to(h.dtype)
+    classifier = nn.Linear(h.shape[-1], 2 if weight is None else len(weight), bias=False).to(
+        h.dtype
+    )
     nn.init.zeros_(classifier.weight)
     if weight is not None:
         classifier.weight.data.copy_(weight)
@@ -64,7 +66,8 @@ def test_rows_that_correct_for_the_bias_have_no_fairkl_twin():
 @pytest.mark.parametrize("name", KNOW_THE_BIAS)
 def test_without_bias_labels_they_say_so(name):
     with pytest.raises(
-        ValueError, match=f"{name.replace('+', '.')} needs to know the bias and tiny has no bias labels"
+        ValueError,
+        match=f"{name.replace('+', '.')} needs to know the bias and tiny has no bias labels",
     ):
         tiny.method(name, data_info=tiny.info(biased=False))
 
@@ -102,8 +105,12 @@ def test_end_without_weights_is_cross_entropy_on_unit_tanh_features():
 def test_end_adds_both_terms():
     batch, options = tiny.batch(), {"disentangle": 0.3, "entangle": 2.0, "pairs": "released"}
     h, logits = hidden("end", batch, **options)
-    expected = F.cross_entropy(logits, batch.labels) + losses.end(h, batch.labels, batch.bias, **options)
-    assert first_losses(tiny.method("end", **options), batch)["main"] == pytest.approx(expected.item(), rel=1e-5)
+    expected = F.cross_entropy(logits, batch.labels) + losses.end(
+        h, batch.labels, batch.bias, **options
+    )
+    assert first_losses(tiny.method("end", **options), batch)["main"] == pytest.approx(
+        expected.item(), rel=1e-5
+    )
 
 
 def test_end_keeps_the_activation_of_other_networks():
@@ -114,7 +121,9 @@ def test_end_keeps_the_activation_of_other_networks():
 
 def test_descent_on_entangling_raises_cross_bias_similarity():
     h = torch.tensor([[1.0, 0.1], [0.1, 1.0]], requires_grad=True)
-    ROWS["end"].loss(seen(h, torch.tensor([0, 0]), torch.tensor([0, 1])), disentangle=0.0).backward()
+    ROWS["end"].loss(
+        seen(h, torch.tensor([0, 0]), torch.tensor([0, 1])), disentangle=0.0
+    ).backward()
     moved = (h - 0.5 * h.grad).detach()
     assert F.cosine_similarity(*moved, dim=0) > F.cosine_similarity(*h.detach(), dim=0) + 0.1
 
@@ -143,7 +152,9 @@ def test_biasbal_trains_with_the_prior_and_predicts_without():
     expected = F.cross_entropy(logits + (prior + 1e-9).log()[batch.bias], batch.labels)
     assert first_losses(method, batch)["main"] == pytest.approx(expected.item(), rel=1e-5)
     method.eval()
-    assert torch.equal(method.predict(batch.images), method.classifier(method.encoder(batch.images)))
+    assert torch.equal(
+        method.predict(batch.images), method.classifier(method.encoder(batch.images))
+    )
 
 
 def test_biasbal_survives_an_empty_cell():
@@ -161,7 +172,9 @@ def test_logit_adjustment_vector_and_limits():
     assert value("logit-adjusted", x, strength=2.0) == pytest.approx(
         math.log(82), abs=1e-6
     )  # 0.1²/(0.9² + 0.1²) = 1/82
-    equal = seen(torch.zeros(1, 2), torch.tensor([1]), counts=torch.full((2, 3), 7.0), row="logit-adjusted")
+    equal = seen(
+        torch.zeros(1, 2), torch.tensor([1]), counts=torch.full((2, 3), 7.0), row="logit-adjusted"
+    )
     assert value("logit-adjusted", equal) == pytest.approx(math.log(2))
 
 
@@ -200,13 +213,17 @@ def test_balanced_counts_leave_cross_entropy(name):
     )
 
 
-@pytest.mark.parametrize("name", ["biasbal", "logit-adjusted", "class-reweighted", "group-reweighted"])
+@pytest.mark.parametrize(
+    "name", ["biasbal", "logit-adjusted", "class-reweighted", "group-reweighted"]
+)
 def test_every_view_gets_its_samples_label_and_bias(name):
     one = tiny.batch(tiny.split(12))
     twice = replace(one, images=torch.stack([one.images, one.images], 1))
     skewed = replace(tiny.info(), counts=torch.tensor([[50, 1, 3], [2, 9, 4], [7, 7, 1]]))
     make = tiny.without_batch_norm()
-    single, double = (first_losses(tiny.method(name, make, skewed), b)["main"] for b in (one, twice))
+    single, double = (
+        first_losses(tiny.method(name, make, skewed), b)["main"] for b in (one, twice)
+    )
     assert double == pytest.approx(single.item(), rel=1e-5)
 
 
@@ -218,7 +235,9 @@ def test_classes_are_counted_where_bias_labels_are_missing(name):
 
     def sweep(split):
         asked.append(split)
-        yield from (replace(tiny.batch(tiny.split(len(part))), labels=part) for part in skewed.split(4))
+        yield from (
+            replace(tiny.batch(tiny.split(len(part))), labels=part) for part in skewed.split(4)
+        )
 
     known.start_epoch(0, sweep)
     assert not asked  # the counts say it already
@@ -250,7 +269,9 @@ def test_biascon_vectors():
     relabelled = seen(Z4, Y4, 5 - 3 * B4)
     assert value("biascon", relabelled, temperature=1.0) == pytest.approx(0.978456, abs=1e-6)
     distinct = seen(Z4, Y4, torch.arange(4))
-    assert value("biascon", distinct, temperature=1.0) == pytest.approx(0.728456, abs=1e-6)  # SupCon
+    assert value("biascon", distinct, temperature=1.0) == pytest.approx(
+        0.728456, abs=1e-6
+    )  # SupCon
 
 
 @pytest.mark.parametrize("bias", [[0, 0, 0, 1], [-1, -1, 0, 1]])
@@ -268,7 +289,9 @@ def test_biascon_alone_has_a_probe_on_unit_features():
     h, _ = hidden("biascon", batch)
     found = first_losses(method, batch)
     assert list(found) == ["main", "probe"]
-    assert found["main"] == pytest.approx(losses.biascon(h, batch.labels, batch.bias).item(), rel=1e-5)
+    assert found["main"] == pytest.approx(
+        losses.biascon(h, batch.labels, batch.bias).item(), rel=1e-5
+    )
     assert method.on_unit_features
 
 
@@ -335,7 +358,9 @@ def test_there_is_no_second_stream_unless_asked_for():
 
 def test_views_of_the_second_stream():
     def of(kind, own):
-        return tiny.method("biascon", second="shuffled", second_views=kind, second_batch=9).second.views(own)
+        return tiny.method(
+            "biascon", second="shuffled", second_views=kind, second_batch=9
+        ).second.views(own)
 
     cropped = views.crop_flip(8, 1, *views.CIFAR10)
     assert of("supcon", cropped) == views.supcon(tiny.SIDE, *views.CIFAR10)
@@ -343,7 +368,9 @@ def test_views_of_the_second_stream():
     assert of("own", views.plain(*views.HALF)).number == 1  # two equal views would say nothing
 
 
-@pytest.mark.parametrize("wrong", [{"second": "wieghted"}, {"second_views": "crop"}, {"second_batch": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"second": "wieghted"}, {"second_views": "crop"}, {"second_batch": 1}]
+)
 def test_a_wrong_second_stream_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         tiny.method("biascon+ce", **wrong)
@@ -358,7 +385,9 @@ def test_pairs_come_from_the_second_stream_and_the_classification_from_the_first
     def terms(batch):
         method = tiny.method("biascon+ce", make, **options)
         total = first_losses(method, batch)["main"]
-        assert total == pytest.approx((method.terms["biascon+ce"] + 0.01 * method.terms["cross-entropy"]).item())
+        assert total == pytest.approx(
+            (method.terms["biascon+ce"] + 0.01 * method.terms["cross-entropy"]).item()
+        )
         return method.terms["biascon+ce"].item(), method.terms["cross-entropy"].item()
 
     contrast, classification = terms(replace(first, second=second))
@@ -366,11 +395,15 @@ def test_pairs_come_from_the_second_stream_and_the_classification_from_the_first
     assert contrast == pytest.approx(losses.biascon(h, second.labels, second.bias).item(), rel=1e-5)
     _, logits = hidden("biascon+ce", first, make_encoder=make)
     assert classification == pytest.approx(F.cross_entropy(logits, first.labels).item(), rel=1e-5)
-    other = replace(first, bias=first.bias.flip(0), second=replace(second, bias=second.bias.flip(0)))
+    other = replace(
+        first, bias=first.bias.flip(0), second=replace(second, bias=second.bias.flip(0))
+    )
     assert terms(other)[0] != pytest.approx(contrast)
     assert terms(other)[1] == pytest.approx(classification)
 
 
 def test_a_batch_without_its_second_stream_is_refused():
-    with pytest.raises(ValueError, match=r"second stream of batches and this batch brings none.*second=.none"):
+    with pytest.raises(
+        ValueError, match=r"second stream of batches and this batch brings none.*second=.none"
+    ):
         first_losses(tiny.method("biascon+ce", second="weighted"), tiny.batch())

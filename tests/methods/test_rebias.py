@@ -49,16 +49,25 @@ def moves(method, batch, optimizer=tiny.SGD):
 
 
 def test_the_two_losses_are_those_of_the_paper_with_g_recomputed():
-    batch, options = tiny.batch(dtype=torch.float64), {"lambda_": 700.0, "lambda_bias": 300.0, "sigma": 0.5}
+    batch, options = (
+        tiny.batch(dtype=torch.float64),
+        {"lambda_": 700.0, "lambda_bias": 300.0, "sigma": 0.5},
+    )
     method = tiny.method("rebias", **options).double().train()
     found = moves(method, batch)
 
     first = tiny.method("rebias", **options).double().train()
     h_f, h_g = first.encoder(batch.images), first.bias_encoder(batch.images)
-    bias = F.cross_entropy(first.bias_classifier(h_g), batch.labels) - 300 * losses.hsic(h_f, h_g, sigma_x=0.5)
+    bias = F.cross_entropy(first.bias_classifier(h_g), batch.labels) - 300 * losses.hsic(
+        h_f, h_g, sigma_x=0.5
+    )
     moved = method.bias_encoder(batch.images)  # f has moved since, g has not
-    main = F.cross_entropy(first.classifier(h_f), batch.labels) + 700 * losses.hsic(h_f, moved, sigma_x=0.5)
-    stale = F.cross_entropy(first.classifier(h_f), batch.labels) + 700 * losses.hsic(h_f, h_g, sigma_x=0.5)
+    main = F.cross_entropy(first.classifier(h_f), batch.labels) + 700 * losses.hsic(
+        h_f, moved, sigma_x=0.5
+    )
+    stale = F.cross_entropy(first.classifier(h_f), batch.labels) + 700 * losses.hsic(
+        h_f, h_g, sigma_x=0.5
+    )
     assert found["bias"].item() == pytest.approx(bias.item(), rel=1e-10)
     assert found["main"].item() == pytest.approx(main.item(), rel=1e-10)
     assert found["main"].item() != pytest.approx(stale.item(), rel=1e-3)
@@ -69,7 +78,10 @@ def test_no_gradient_crosses_over():
     players = method.players()
     for name, loss in method.updates(tiny.batch(), 0):
         other = players["main" if name == "bias" else "bias"]
-        assert all(g is None for g in torch.autograd.grad(loss, other, retain_graph=True, allow_unused=True))
+        assert all(
+            g is None
+            for g in torch.autograd.grad(loss, other, retain_graph=True, allow_unused=True)
+        )
 
 
 def test_signs_g_seeks_dependence_and_f_avoids_it():
@@ -79,7 +91,9 @@ def test_signs_g_seeks_dependence_and_f_avoids_it():
         players = tiny.players(method, tiny.SGD | {"lr": 1e-5})
 
         def dependence(method=method):
-            return losses.hsic(method.encoder(batch.images), method.bias_encoder(batch.images)).item()
+            return losses.hsic(
+                method.encoder(batch.images), method.bias_encoder(batch.images)
+            ).item()
 
         before = dependence()
         loss = next(loss for name, loss in method.updates(batch, 0) if name == player)
@@ -90,7 +104,10 @@ def test_signs_g_seeks_dependence_and_f_avoids_it():
 
 def test_without_weights_it_is_two_cross_entropies():
     batch = tiny.batch()
-    plain, method = tiny.method("ce").train(), tiny.method("rebias", lambda_=0.0, lambda_bias=0.0).train()
+    plain, method = (
+        tiny.method("ce").train(),
+        tiny.method("rebias", lambda_=0.0, lambda_bias=0.0).train(),
+    )
     plain.encoder.load_state_dict(method.encoder.state_dict())
     plain.classifier.load_state_dict(method.classifier.state_dict())
     moves(plain, batch)
@@ -122,9 +139,14 @@ class TestMedian:
         method = tiny.method("rebias", sigma="median").train()
         method.start_epoch(0, tiny.sweep)
         first = tiny.method("rebias", sigma="median").train()
-        expected = [torch.pdist(net(batch.images)).median().item() for net in (first.encoder, first.bias_encoder)]
+        expected = [
+            torch.pdist(net(batch.images)).median().item()
+            for net in (first.encoder, first.bias_encoder)
+        ]
         moves(method, batch)
-        assert method.sigmas.tolist() == pytest.approx(expected, rel=0.02)  # torch's median is the lower of two
+        assert method.sigmas.tolist() == pytest.approx(
+            expected, rel=0.02
+        )  # torch's median is the lower of two
         assert method.sigmas[0] != method.sigmas[1]
         found = method.sigmas.clone()
         moves(method, batch)

@@ -16,7 +16,9 @@ def test_a_mask_of_one_half():
 
 def test_an_open_mask_is_cross_entropy():
     f, y = torch.randn(6, 4), torch.arange(6) % 4
-    assert masked_losses(f, torch.full((6, 4), 50.0), f, y)[0] == pytest.approx(F.cross_entropy(f, y).item(), rel=1e-6)
+    assert masked_losses(f, torch.full((6, 4), 50.0), f, y)[0] == pytest.approx(
+        F.cross_entropy(f, y).item(), rel=1e-6
+    )
 
 
 def test_the_mask_loss_reaches_the_mask_as_well_as_the_logits():
@@ -40,8 +42,12 @@ def test_the_main_loss_is_the_formula_and_spares_g(second_layer):
     )
     assert found["main"].item() == pytest.approx(expected.item(), rel=1e-5)
     players = method.players()
-    assert all(g is None for g in torch.autograd.grad(found["main"], players["bias"], allow_unused=True))
-    assert all(g is None for g in torch.autograd.grad(found["bias"], players["main"], allow_unused=True))
+    assert all(
+        g is None for g in torch.autograd.grad(found["main"], players["bias"], allow_unused=True)
+    )
+    assert all(
+        g is None for g in torch.autograd.grad(found["bias"], players["main"], allow_unused=True)
+    )
 
 
 @pytest.mark.parametrize("second_layer", [False, True])

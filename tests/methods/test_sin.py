@@ -10,7 +10,14 @@ from fairmargin.config.options import options_of
 from fairmargin.data.datasets import imagenet
 from fairmargin.data.views import IMAGENET, plain
 from fairmargin.methods import METHODS
-from fairmargin.methods.sin import SINProxy, amplitude, build_sin, statistics, with_amplitude, with_statistics
+from fairmargin.methods.sin import (
+    SINProxy,
+    amplitude,
+    build_sin,
+    statistics,
+    with_amplitude,
+    with_statistics,
+)
 from tests.methods import tiny
 
 SIZES = [(8, 8), (9, 7), (8, 11)]
@@ -18,7 +25,9 @@ KINDS = ("amplitude", "statistics")
 
 
 def pixels(side=(8, 8), n=4, seed=0):
-    return torch.rand(n, 3, *side, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.rand(
+        n, 3, *side, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def proxy(**options):
@@ -28,11 +37,15 @@ def proxy(**options):
 
 def sin():
     torch.manual_seed(0)
-    return build_sin(tiny.convolutional(), replace(tiny.info(), notes={"stylized": "24 images"})).train()
+    return build_sin(
+        tiny.convolutional(), replace(tiny.info(), notes={"stylized": "24 images"})
+    ).train()
 
 
 def test_sin_refuses_a_dataset_without_stylised_images():
-    with pytest.raises(ValueError, match=r"tiny was built without stylised ones.*data\.stylized.*sin-proxy"):
+    with pytest.raises(
+        ValueError, match=r"tiny was built without stylised ones.*data\.stylized.*sin-proxy"
+    ):
         build_sin(tiny.convolutional(), replace(tiny.info(), notes={}))
 
 
@@ -122,12 +135,18 @@ def test_a_flat_channel_stays_flat():
 def test_half_of_the_images_take_the_style_of_another(kind):
     x = pixels(n=400).float()
     restyled = proxy(kind=kind).restyle(x)
-    kept = torch.stack([torch.equal(a, b) * torch.ones(()) for a, b in zip(restyled, x, strict=True)])
+    kept = torch.stack(
+        [torch.equal(a, b) * torch.ones(()) for a, b in zip(restyled, x, strict=True)]
+    )
     assert 0.4 < kept.mean() < 0.6
     means, new = x.mean((2, 3)), restyled.mean((2, 3))
     distance = (new[:, None] - means).abs().amax(2)  # [400, 400]
-    assert torch.allclose(distance.amin(1), torch.zeros(400), atol=1e-5)  # everybody has somebody's mean
-    assert (distance.argmin(1)[kept == 0] != torch.arange(400)[kept == 0]).float().mean() > 0.9  # most, another's
+    assert torch.allclose(
+        distance.amin(1), torch.zeros(400), atol=1e-5
+    )  # everybody has somebody's mean
+    assert (
+        distance.argmin(1)[kept == 0] != torch.arange(400)[kept == 0]
+    ).float().mean() > 0.9  # most, another's
 
 
 @pytest.mark.parametrize("kind", KINDS)

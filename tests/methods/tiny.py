@@ -16,7 +16,14 @@ from fairmargin.networks import build_encoder
 from fairmargin.optim import player, schedule
 
 CLASSES, BIASES, SIDE = 3, 3, 8
-ADAM = {"name": "adam", "lr": 1e-2, "weight_decay": 0.0, "momentum": 0.9, "betas": (0.9, 0.999), "nesterov": False}
+ADAM = {
+    "name": "adam",
+    "lr": 1e-2,
+    "weight_decay": 0.0,
+    "momentum": 0.9,
+    "betas": (0.9, 0.999),
+    "nesterov": False,
+}
 
 SGD = {**ADAM, "name": "sgd", "lr": 0.1}
 NOTES = {"stylized": "none, but sin may be built"}
@@ -35,7 +42,9 @@ OPTIONS = {  # what so few steps, and a dataset of noise, allow
 def split(n=24, seed=0):
     g = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) % CLASSES
-    bias = torch.where(torch.rand(n, generator=g) < 0.6, labels, torch.randint(BIASES, (n,), generator=g))
+    bias = torch.where(
+        torch.rand(n, generator=g) < 0.6, labels, torch.randint(BIASES, (n,), generator=g)
+    )
     return ArraySplit(torch.randint(256, (n, 3, SIDE, SIDE), generator=g).byte(), labels, bias)
 
 
@@ -46,7 +55,9 @@ def info(data=None, biased=True):
     names = tuple("abc")
     if not biased:
         return DataInfo("tiny", names, (), (3, SIDE, SIDE), counts[:, :0], NOTES, len(data))
-    return DataInfo("tiny", names, ("red", "green", "blue"), (3, SIDE, SIDE), counts, NOTES, len(data))
+    return DataInfo(
+        "tiny", names, ("red", "green", "blue"), (3, SIDE, SIDE), counts, NOTES, len(data)
+    )
 
 
 def views(number=1):
@@ -109,7 +120,10 @@ def number_of_views(some_method):
 
 
 def players(some_method, optimizer=ADAM):
-    return {name: player(p, optimizer, schedule("constant", 1)) for name, p in some_method.players().items()}
+    return {
+        name: player(p, optimizer, schedule("constant", 1))
+        for name, p in some_method.players().items()
+    }
 
 
 def part(whole, start, stop):

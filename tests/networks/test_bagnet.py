@@ -28,8 +28,13 @@ def test_receptive_field_is_five_by_five_pixels():
 
 
 def test_three_by_three_kernels():
-    convolutions = {name: m.kernel_size for name, m in BagNet18().named_modules() if isinstance(m, nn.Conv2d)}
-    assert {name for name, size in convolutions.items() if size == (3, 3)} == {"conv2", "layer1.0.conv1"}
+    convolutions = {
+        name: m.kernel_size for name, m in BagNet18().named_modules() if isinstance(m, nn.Conv2d)
+    }
+    assert {name for name, size in convolutions.items() if size == (3, 3)} == {
+        "conv2",
+        "layer1.0.conv1",
+    }
     assert set(convolutions.values()) == {(1, 1), (3, 3)}
 
 

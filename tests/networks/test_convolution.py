@@ -22,7 +22,10 @@ LAYERS = [(3, 16), (16, 32), (32, 64), (64, 128)]  # of SimpleConvNet
 def both(images, weight, bias):
     """Outputs and gradients of the spectral and of the direct way, the latter in float64."""
     found = []
-    for function, dtype in ((spectral_conv2d, images.dtype), (partial(F.conv2d, padding="same"), torch.double)):
+    for function, dtype in (
+        (spectral_conv2d, images.dtype),
+        (partial(F.conv2d, padding="same"), torch.double),
+    ):
         inputs = [t.detach().to(dtype).requires_grad_() for t in (images, weight, bias)]
         y = function(*inputs)
         seed = torch.linspace(-1, 1, y.numel(), dtype=torch.double).sin().mul(7).cos().view_as(y)
@@ -32,7 +35,11 @@ def both(images, weight, bias):
 
 def drawn(n, c, o, h, w, k, dtype=torch.float32):
     torch.manual_seed(0)
-    return torch.randn(n, c, h, w, dtype=dtype), torch.randn(o, c, k, k, dtype=dtype), torch.randn(o, dtype=dtype)
+    return (
+        torch.randn(n, c, h, w, dtype=dtype),
+        torch.randn(o, c, k, k, dtype=dtype),
+        torch.randn(o, dtype=dtype),
+    )
 
 
 @pytest.mark.parametrize(("c", "o"), LAYERS)
@@ -83,7 +90,9 @@ def test_the_same_graph_gives_its_gradients_twice(c, o):
 def test_one_gradient_alone_is_the_one_of_all(wanted):
     inputs = [t.requires_grad_() for t in drawn(2, 3, 4, 6, 7, 5, torch.double)]
     (alone,) = torch.autograd.grad(spectral_conv2d(*inputs).sin().sum(), [inputs[wanted]])
-    assert torch.allclose(alone, torch.autograd.grad(spectral_conv2d(*inputs).sin().sum(), inputs)[wanted])
+    assert torch.allclose(
+        alone, torch.autograd.grad(spectral_conv2d(*inputs).sin().sum(), inputs)[wanted]
+    )
     frozen = [t.detach().requires_grad_(i == wanted) for i, t in enumerate(inputs)]
     spectral_conv2d(*frozen).sin().sum().backward()
     assert torch.allclose(frozen[wanted].grad, alone)
@@ -161,13 +170,21 @@ def test_auto_takes_the_spectral_way_where_it_saves_and_only_there():
 def test_auto_unrolls_maps_smaller_than_the_kernel():
     layer = Conv2d(16, 32, 3, padding=1, stride=2)
     sides = (1, 2, 3, 8)
-    assert [layer.choice(torch.zeros(4, 16, n, n)) for n in sides] == ["unrolled", "unrolled", "direct", "direct"]
+    assert [layer.choice(torch.zeros(4, 16, n, n)) for n in sides] == [
+        "unrolled",
+        "unrolled",
+        "direct",
+        "direct",
+    ]
     assert Conv2d(16, 32, 1).choice(torch.zeros(4, 16, 1, 1)) == "direct"
 
 
 def test_an_algorithm_that_is_named_is_taken():
     x = torch.randn(2, 4, 6, 6)
-    layers = {name: Conv2d(4, 5, 3, padding=1, algorithm=name) for name in ("direct", "spectral", "unrolled")}
+    layers = {
+        name: Conv2d(4, 5, 3, padding=1, algorithm=name)
+        for name in ("direct", "spectral", "unrolled")
+    }
     for layer in layers.values():
         layer.load_state_dict(layers["direct"].state_dict())
     outputs = {name: layer(x) for name, layer in layers.items()}
@@ -177,7 +194,9 @@ def test_an_algorithm_that_is_named_is_taken():
 
 
 @pytest.mark.parametrize(("h", "w"), [(1, 1), (2, 2), (3, 1), (4, 5)])
-@pytest.mark.parametrize(("k", "stride", "padding"), [(1, 1, 0), (3, 1, 1), (3, 2, 1), (5, 2, 2), (2, 1, 1), (7, 3, 3)])
+@pytest.mark.parametrize(
+    ("k", "stride", "padding"), [(1, 1, 0), (3, 1, 1), (3, 2, 1), (5, 2, 2), (2, 1, 1), (7, 3, 3)]
+)
 @pytest.mark.parametrize("biased", [True, False])
 def test_unrolled_equals_direct(h, w, k, stride, padding, biased):
     images, weight, bias = (t.requires_grad_() for t in drawn(3, 2, 4, h, w, k, torch.double))
@@ -186,7 +205,9 @@ def test_unrolled_equals_direct(h, w, k, stride, padding, biased):
     direct = F.conv2d(images, weight, bias, stride=stride, padding=padding)
     torch.testing.assert_close(ours, direct)
     inputs = [t for t in (images, weight, bias) if t is not None]
-    for a, b in zip(*(torch.autograd.grad(y.square().sum(), inputs) for y in (ours, direct)), strict=True):
+    for a, b in zip(
+        *(torch.autograd.grad(y.square().sum(), inputs) for y in (ours, direct)), strict=True
+    ):
         torch.testing.assert_close(a, b)
 
 
@@ -197,7 +218,9 @@ def test_unrolled_refuses_a_kernel_that_does_not_fit():
 
 def test_saving_counts_multiplications():
     """For many channels and samples the transforms vanish: 28²·49 against 4·16·31 for each pair of channels."""
-    assert saving(torch.Size((10**6, 10**6, 28, 28)), 10**6, 7) == pytest.approx(28 * 28 * 49 / (4 * 16 * 31), rel=1e-3)
+    assert saving(torch.Size((10**6, 10**6, 28, 28)), 10**6, 7) == pytest.approx(
+        28 * 28 * 49 / (4 * 16 * 31), rel=1e-3
+    )
     assert saving(torch.Size((1, 1, 28, 28)), 1, 7) < 1
 
 
@@ -215,18 +238,25 @@ def test_training_after_an_evaluation_that_came_first():
     images, weight = torch.randn(2, 3, 29, 27), torch.randn(4, 3, 7, 7, requires_grad=True)
     with torch.inference_mode():
         spectral_conv2d(images, weight)
-    (gradient,) = torch.autograd.grad(spectral_conv2d(images, weight).square().sum(), weight, create_graph=True)
+    (gradient,) = torch.autograd.grad(
+        spectral_conv2d(images, weight).square().sum(), weight, create_graph=True
+    )
     gradient.square().sum().backward()
     assert weight.grad is not None
 
 
-@pytest.mark.parametrize("options", [{"momentum": None}, {"track_running_stats": False}, {"affine": False}])
+@pytest.mark.parametrize(
+    "options", [{"momentum": None}, {"track_running_stats": False}, {"affine": False}]
+)
 def test_batch_norm_with_options_equals_pytorch_s(options):
     mine, stock = BatchNorm2d(3, **options), nn.BatchNorm2d(3, **options)
     for _ in range(2):
         x = torch.randn(5, 6, 3, 4).permute(3, 2, 0, 1)  # the memory order of spectral convolutions
         assert torch.allclose(mine(x), stock(x.contiguous()), atol=1e-6)
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(mine.buffers(), stock.buffers(), strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-6)
+        for a, b in zip(mine.buffers(), stock.buffers(), strict=True)
+    )
 
 
 def test_state_of_the_layer_is_that_of_pytorch():
@@ -239,9 +269,16 @@ def test_state_of_the_layer_is_that_of_pytorch():
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_of_either_memory_order(training):
     torch.manual_seed(0)
-    ours, theirs = BatchNorm2d(4).double().train(training), nn.BatchNorm2d(4).double().train(training)
+    ours, theirs = (
+        BatchNorm2d(4).double().train(training),
+        nn.BatchNorm2d(4).double().train(training),
+    )
     with torch.no_grad():
-        ours.weight.copy_(torch.randn(4)), ours.bias.copy_(torch.randn(4)), ours.running_mean.copy_(torch.randn(4))
+        (
+            ours.weight.copy_(torch.randn(4)),
+            ours.bias.copy_(torch.randn(4)),
+            ours.running_mean.copy_(torch.randn(4)),
+        )
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(3, 4, 5, 6, dtype=torch.double)
     pixels = x.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1).requires_grad_()
@@ -264,8 +301,17 @@ def test_batch_norm_far_from_zero_and_its_second_derivative():
     torch.manual_seed(0)
     x = 1000 + torch.randn(64, 3, 5, 5).double()
     pixels = x.float().permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
-    torch.testing.assert_close(BatchNorm2d(3)(pixels).double(), nn.BatchNorm2d(3).double()(x), rtol=1e-3, atol=1e-3)
-    small = torch.randn(3, 2, 2, 2).double().permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1).requires_grad_()
+    torch.testing.assert_close(
+        BatchNorm2d(3)(pixels).double(), nn.BatchNorm2d(3).double()(x), rtol=1e-3, atol=1e-3
+    )
+    small = (
+        torch.randn(3, 2, 2, 2)
+        .double()
+        .permute(2, 3, 1, 0)
+        .contiguous()
+        .permute(3, 2, 0, 1)
+        .requires_grad_()
+    )
     norm = BatchNorm2d(2).double()
     assert torch.autograd.gradcheck(norm, [small])
     assert torch.autograd.gradgradcheck(norm, [small])
@@ -352,7 +398,9 @@ def test_two_hundred_steps_of_training_follow_the_stock_ones():
     """Float32: the losses of both runs stay together until rounding has grown, and end at the same level."""
     torch.manual_seed(0)
     # Smooth activations: at a kink of ReLU rounding alone decides which way a unit goes.
-    ours = nn.Sequential(SimpleConvNet(7, last_activation="tanh", widths=(8, 16, 16, 32)), nn.Linear(32, 4))
+    ours = nn.Sequential(
+        SimpleConvNet(7, last_activation="tanh", widths=(8, 16, 16, 32)), nn.Linear(32, 4)
+    )
     nets = {"ours": ours, "stock": nn.Sequential(as_stock(ours[0]), copy.deepcopy(ours[1]))}
     colours = torch.randn(4, 3, 1, 1)
     losses = {}

@@ -32,7 +32,11 @@ PARAMETERS = {
 
 def build(name: str, seed: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Encoder:
     torch.manual_seed(seed)
-    return build_encoder(name, in_features=3 * size[0] * size[1]) if name == "mlp" else build_encoder(name)
+    return (
+        build_encoder(name, in_features=3 * size[0] * size[1])
+        if name == "mlp"
+        else build_encoder(name)
+    )
 
 
 def images(n: int) -> torch.Tensor:
@@ -51,7 +55,11 @@ def test_parameter_count(name):
 
 @pytest.mark.parametrize(
     ("name", "classes", "total"),
-    [("simple-conv-7", 10, 531_210), ("simple-conv-1", 10, 12_810), ("bagnet18", 9, 1_476_288 + 4_617)],
+    [
+        ("simple-conv-7", 10, 531_210),
+        ("simple-conv-1", 10, 12_810),
+        ("bagnet18", 9, 1_476_288 + 4_617),
+    ],
 )
 def test_parameter_count_with_classifier(name, classes, total):
     encoder = build(name)
@@ -77,7 +85,9 @@ def test_in_eval_mode_samples_do_not_see_each_other(name):
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_gradients_reach_every_parameter(name):
-    encoder = build(name).eval()  # in training mode batch norm cancels the gradient of a bias before it
+    encoder = build(
+        name
+    ).eval()  # in training mode batch norm cancels the gradient of a bias before it
     encoder(images(2)).square().sum().backward()
     without = [key for key, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
     assert without == []
@@ -85,7 +95,11 @@ def test_gradients_reach_every_parameter(name):
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_seed_decides_the_weights(name):
-    first, again, other = build(name).state_dict(), build(name).state_dict(), build(name, seed=1).state_dict()
+    first, again, other = (
+        build(name).state_dict(),
+        build(name).state_dict(),
+        build(name, seed=1).state_dict(),
+    )
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert any(not torch.equal(first[key], other[key]) for key in first)
 
@@ -136,7 +150,9 @@ def test_compiles_as_one_graph(name):
     torch.testing.assert_close(h, expected, rtol=1e-4, atol=1e-5)
     expected.square().sum().backward()
     h.square().sum().backward()
-    torch.testing.assert_close(encoder.conv1.weight.grad, eager.conv1.weight.grad, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        encoder.conv1.weight.grad, eager.conv1.weight.grad, rtol=1e-3, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in LIGHT if name != "mlp"])
@@ -156,7 +172,9 @@ def test_batch_norm_settings():
                 assert module.bias.eq(0).all()
 
 
-@pytest.mark.parametrize(("name", "fan_in"), [("simple-conv-7", 0), ("resnet18", 0), ("bagnet18", 0), ("resnet32", 1)])
+@pytest.mark.parametrize(
+    ("name", "fan_in"), [("simple-conv-7", 0), ("resnet18", 0), ("bagnet18", 0), ("resnet32", 1)]
+)
 def test_convolutions_start_he_normal(name, fan_in):
     for key, module in build(name).named_modules():
         if isinstance(module, nn.Conv2d):
@@ -166,7 +184,9 @@ def test_convolutions_start_he_normal(name, fan_in):
             n = z.numel()
             assert abs(float(z.mean())) < 5 / n**0.5, key
             assert abs(float(z.square().mean()) - 1) < 5 * (2 / n) ** 0.5, key
-            assert abs(float(z.pow(4).mean()) - 3) < 5 * (96 / n) ** 0.5, key  # a uniform would give 1.8
+            assert abs(float(z.pow(4).mean()) - 3) < 5 * (96 / n) ** 0.5, (
+                key
+            )  # a uniform would give 1.8
 
 
 def test_unknown_name_gets_the_nearest():

@@ -30,7 +30,10 @@ def test_parameter_count_and_output(kind, dim, parameters):
 
 def test_identity_normalizes_and_leaves_zero_alone():
     h = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
-    assert projection_head("identity", 2)(h).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0]]
+    assert projection_head("identity", 2)(h).tolist() == [
+        [pytest.approx(0.6), pytest.approx(0.8)],
+        [0, 0],
+    ]
 
 
 def test_mlp_by_hand():
@@ -43,7 +46,9 @@ def test_mlp_by_hand():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_features_give_unit_float32(dtype):
-    h = torch.cat([200 * torch.randn(3, 64), torch.zeros(1, 64)]).to(dtype)  # squares overflow float16
+    h = torch.cat([200 * torch.randn(3, 64), torch.zeros(1, 64)]).to(
+        dtype
+    )  # squares overflow float16
     z = projection_head("identity", 64)(h)
     assert z.dtype == torch.float32
     torch.testing.assert_close(z.norm(dim=1), torch.tensor([1.0, 1.0, 1.0, 0.0]))

@@ -21,5 +21,7 @@ def test_layers_by_hand():
 
 
 def test_wrong_size_says_the_right_one():
-    with pytest.raises(ValueError, match=r"takes 784 numbers per sample; got \[2, 3, 28, 28\].*in_features=2352"):
+    with pytest.raises(
+        ValueError, match=r"takes 784 numbers per sample; got \[2, 3, 28, 28\].*in_features=2352"
+    ):
         MLP(784)(torch.zeros(2, 3, 28, 28))

@@ -49,7 +49,10 @@ class TestNames:
 
     def test_resnet50(self):
         with torch.device("meta"):
-            shapes = {name: tuple(value.shape) for name, value in build_encoder("resnet50").state_dict().items()}
+            shapes = {
+                name: tuple(value.shape)
+                for name, value in build_encoder("resnet50").state_dict().items()
+            }
         assert len(shapes) == 318  # 53 convolutions, 53 batch norms of 5
         assert shapes["conv1.weight"] == (64, 3, 7, 7)
         assert shapes["layer1.0.conv1.weight"] == (64, 64, 1, 1)
@@ -89,7 +92,11 @@ class TestSpatialSizes:
 
     def test_stride_of_a_bottleneck_sits_on_its_3x3(self):
         block = small(Bottleneck).layer2[0]
-        assert (block.conv1.stride, block.conv2.stride, block.conv3.stride) == ((1, 1), (2, 2), (1, 1))
+        assert (block.conv1.stride, block.conv2.stride, block.conv3.stride) == (
+            (1, 1),
+            (2, 2),
+            (1, 1),
+        )
 
 
 class TestLastActivation:
@@ -109,7 +116,8 @@ class TestLastActivation:
     def test_nothing_before_the_last_block_changes(self, block):
         relu, tanh = small(block).eval(), small(block, last_activation="tanh").eval()
         assert all(
-            torch.equal(a, b) for a, b in zip(relu.state_dict().values(), tanh.state_dict().values(), strict=True)
+            torch.equal(a, b)
+            for a, b in zip(relu.state_dict().values(), tanh.state_dict().values(), strict=True)
         )
         seen = []
         for net in (relu, tanh):
@@ -140,8 +148,12 @@ class TestLoadPublished:
         with torch.no_grad():
             for value in published.state_dict().values():
                 value.add_(1)
-        weights = {k: v for k, v in published.state_dict().items() if not k.endswith("num_batches_tracked")}
-        load_published(net, weights | {"fc.weight": torch.zeros(10, 16), "fc.bias": torch.zeros(10)})
+        weights = {
+            k: v for k, v in published.state_dict().items() if not k.endswith("num_batches_tracked")
+        }
+        load_published(
+            net, weights | {"fc.weight": torch.zeros(10, 16), "fc.bias": torch.zeros(10)}
+        )
         assert all(torch.equal(net.state_dict()[name], value) for name, value in weights.items())
 
     def test_every_name_that_does_not_fit_is_listed(self):
@@ -149,17 +161,23 @@ class TestLoadPublished:
         before = {name: value.clone() for name, value in net.state_dict().items()}
         weights = {name: value + 1 for name, value in before.items()}
         weights["module.bn1.bias"] = weights.pop("bn1.bias")
-        with pytest.raises(ValueError, match=r"do not fit ResNet. missing: bn1.bias; unexpected: module.bn1.bias\."):
+        with pytest.raises(
+            ValueError, match=r"do not fit ResNet. missing: bn1.bias; unexpected: module.bn1.bias\."
+        ):
             load_published(net, weights)
         assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
     def test_other_stem(self):
-        with pytest.raises(ValueError, match=r"of another shape: conv1.weight \[8, 3, 7, 7\], not \[8, 3, 3, 3\]"):
+        with pytest.raises(
+            ValueError, match=r"of another shape: conv1.weight \[8, 3, 7, 7\], not \[8, 3, 3, 3\]"
+        ):
             load_published(small(stem="cifar"), small().state_dict())
 
 
 def test_unknown_stem_and_shortcut():
     with pytest.raises(ValueError, match=r"unknown ResNet stem 'cifar10': did you mean 'cifar'\?"):
         small(stem="cifar10")
-    with pytest.raises(ValueError, match=r"unknown ResNet shortcut 'pad': did you mean 'padding'\?"):
+    with pytest.raises(
+        ValueError, match=r"unknown ResNet shortcut 'pad': did you mean 'padding'\?"
+    ):
         small(shortcut="pad")

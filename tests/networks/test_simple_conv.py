@@ -24,7 +24,9 @@ def test_every_layer_of_the_paper_s_network_is_spectral_in_place():
     chosen = []
     net = SimpleConvNet(7)
     for layer in (module for module in net.modules() if isinstance(module, Conv2d)):
-        layer.register_forward_pre_hook(lambda layer, images: chosen.append(layer.choice(images[0])))
+        layer.register_forward_pre_hook(
+            lambda layer, images: chosen.append(layer.choice(images[0]))
+        )
     net(torch.randn(64, 3, 28, 28))
     assert chosen == ["spectral"] * 4
 

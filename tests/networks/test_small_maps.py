@@ -47,7 +47,9 @@ def test_winograd_in_float32_is_within_1e_5_of_float64(c, o, side):
         assert float((a - b).abs().max()) <= 1e-5 * float(b.abs().max())
 
 
-@pytest.mark.parametrize(("h", "w"), [(1, 1), (2, 2), (2, 3), (4, 2), (4, 4), (5, 4), (6, 9), (8, 8), (3, 13)])
+@pytest.mark.parametrize(
+    ("h", "w"), [(1, 1), (2, 2), (2, 3), (4, 2), (4, 4), (5, 4), (6, 9), (8, 8), (3, 13)]
+)
 def test_winograd_of_any_size_equals_direct(h, w):
     inputs = drawn(3, 2, 4, h, w, 3)
     expected = gradients(partial(F.conv2d, padding=1), *inputs)
@@ -57,7 +59,8 @@ def test_winograd_of_any_size_equals_direct(h, w):
 
 @pytest.mark.parametrize(("h", "w"), [(1, 1), (2, 2), (3, 1), (4, 5), (8, 7)])
 @pytest.mark.parametrize(
-    ("k", "stride", "padding"), [(1, 1, 0), (1, 2, 0), (3, 1, 1), (3, 2, 1), (5, 2, 2), (2, 1, 1), (7, 3, 3), (3, 1, 2)]
+    ("k", "stride", "padding"),
+    [(1, 1, 0), (1, 2, 0), (3, 1, 1), (3, 2, 1), (5, 2, 2), (2, 1, 1), (7, 3, 3), (3, 1, 2)],
 )
 @pytest.mark.parametrize("way", WAYS)
 def test_windows_and_samples_last_equal_direct(h, w, k, stride, padding, way):
@@ -78,7 +81,9 @@ def test_windows_refuse_a_kernel_that_does_not_fit():
 def test_winograd_refuses_other_kernels():
     with pytest.raises(ValueError, match=r"weight must be \[O, C, 3, 3\]; got \[1, 1, 5, 5\]"):
         winograd_conv2d(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 5, 5))
-    with pytest.raises(ValueError, match="has a 3×3 kernel, stride 1 and padding 1; got 3×3, 2 and 1"):
+    with pytest.raises(
+        ValueError, match="has a 3×3 kernel, stride 1 and padding 1; got 3×3, 2 and 1"
+    ):
         Conv2d(4, 4, 3, stride=2, padding=1, algorithm="winograd")
 
 
@@ -191,7 +196,9 @@ def test_auto_takes_the_way_of_each_layer_of_a_resnet_on_small_images():
 @pytest.mark.parametrize("algorithm", ["winograd", "windows", "samples-last"])
 def test_a_layer_with_bias_equals_the_direct_one(algorithm):
     torch.manual_seed(0)
-    direct, ours = (Conv2d(4, 5, 3, padding=1, algorithm=name).double() for name in ("direct", algorithm))
+    direct, ours = (
+        Conv2d(4, 5, 3, padding=1, algorithm=name).double() for name in ("direct", algorithm)
+    )
     ours.load_state_dict(direct.state_dict())
     x = torch.randn(3, 4, 6, 6, dtype=torch.double)
     torch.testing.assert_close(ours(x), direct(x))
@@ -215,7 +222,9 @@ def test_batch_norm_with_a_shortcut_equals_the_layers(activation, training, in_o
     x, shortcut = torch.randn(2, 6, 4, 5, 3, dtype=torch.double)
     expected = gradients(lambda x, s: function(stock(x) + s), x, shortcut)
     order = samples_last if in_order else torch.clone
-    found = gradients(lambda x, s: norm(x, activation=activation, shortcut=s), order(x), order(shortcut))
+    found = gradients(
+        lambda x, s: norm(x, activation=activation, shortcut=s), order(x), order(shortcut)
+    )
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -223,7 +232,9 @@ def test_batch_norm_with_a_shortcut_equals_the_layers(activation, training, in_o
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_second_derivative_of_batch_norm_with_a_shortcut(activation):
     torch.manual_seed(0)
-    inputs = [torch.randn(2, 2, 2, 3).double().permute(3, 2, 0, 1).requires_grad_() for _ in range(2)]
+    inputs = [
+        torch.randn(2, 2, 2, 3).double().permute(3, 2, 0, 1).requires_grad_() for _ in range(2)
+    ]
     norm = BatchNorm2d(2).double()
     function = lambda x, shortcut: norm(x, activation=activation, shortcut=shortcut)
     assert torch.autograd.gradcheck(function, inputs)

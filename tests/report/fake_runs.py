@@ -12,14 +12,24 @@ COLOURS = {
     "cyan": (0, 255, 255), "orange": (255, 128, 0), "pink": (255, 0, 128), "violet": (128, 0, 255),
     "spring green": (50, 255, 128),
 }  # fmt: skip
-FOLLOWS = {"ce": 0.86, "eps-supinfonce": 0.62, "eps-supinfonce+fairkl": 0.22}  # how much a method listens to the bias
+FOLLOWS = {
+    "ce": 0.86,
+    "eps-supinfonce": 0.62,
+    "eps-supinfonce+fairkl": 0.22,
+}  # how much a method listens to the bias
 NAMES = ("plain", "cell-mean", "aligned", "conflicting", "worst-group", "train-weighted")
 SETS = ("positive-aligned", "positive-conflicting", "negative-aligned", "negative-conflicting")
 RHO, TRAIN, EPOCHS, STEPS = 0.95, 3600, 24, 15  # steps of an epoch
 
 
 def write_run(
-    folder: Path, method: str, *, seed: int = 0, n: int = 1000, extra: bool = False, settings: str = ""
+    folder: Path,
+    method: str,
+    *,
+    seed: int = 0,
+    n: int = 1000,
+    extra: bool = False,
+    settings: str = "",
 ) -> Path:
     """A finished run on ten coloured digits. `settings` are further lines of its [method] table."""
     folder.mkdir(parents=True)
@@ -29,9 +39,14 @@ def write_run(
     follows = FOLLOWS.get(method, 0.5) + 0.02 * random.normal()
     logits, features = _outputs(random, labels, bias, follows)
     predicted = logits.argmax(1)
-    counts = np.where(np.eye(10, dtype=bool), round(TRAIN * RHO / 10), round(TRAIN * (1 - RHO) / 90))
+    counts = np.where(
+        np.eye(10, dtype=bool), round(TRAIN * RHO / 10), round(TRAIN * (1 - RHO) / 90)
+    )
 
-    judged = {name: judge(_noisy(random, logits, noise), labels, bias, counts) for name, noise in _CLASSIFIERS.items()}
+    judged = {
+        name: judge(_noisy(random, logits, noise), labels, bias, counts)
+        for name, noise in _CLASSIFIERS.items()
+    }
     judged["probe"] |= {"converged": True, "iterations": 143}
     _text_files(folder, method, seed, settings, counts, n)
     _metrics(folder, random, method, judged["own"]["accuracy"])
@@ -53,13 +68,20 @@ def write_run(
             "best-on-test": record | {"epoch": 21, "test": better},
         },
         "test": judged,
-        "extra_tests": {"rotated": {"own": judge(_noisy(random, logits, 2.5), labels, bias, counts)}} if extra else {},
+        "extra_tests": {
+            "rotated": {"own": judge(_noisy(random, logits, 2.5), labels, bias, counts)}
+        }
+        if extra
+        else {},
         "similarity": similarity(features, labels, bias),
         "ordering": {
             "links": [
                 {"closer": a, "farther": b, "share": share}
                 for a, b, share in zip(
-                    SETS, SETS[1:], (0.5 + follows / 2, 1 - follows / 2, 0.5 + follows / 2.2), strict=False
+                    SETS,
+                    SETS[1:],
+                    (0.5 + follows / 2, 1 - follows / 2, 0.5 + follows / 2.2),
+                    strict=False,
                 )
             ],
             "total": follows**4,
@@ -67,7 +89,14 @@ def write_run(
         "warnings": [],
     }
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    np.savez(folder / "test.npz", labels=labels, bias=bias, predicted=predicted, logits=logits, features=features)
+    np.savez(
+        folder / "test.npz",
+        labels=labels,
+        bias=bias,
+        predicted=predicted,
+        logits=logits,
+        features=features,
+    )
     _examples(folder, labels, bias, logits)
     return folder
 
@@ -80,7 +109,8 @@ def write_awkward_run(folder: Path, *, n: int = 60) -> Path:
     logits = (2 * np.eye(3)[labels] + random.normal(size=(n, 3))).astype(np.float32)
     value = float((logits.argmax(1) == labels).mean())
     (folder / "config.toml").write_text(
-        'seed = 4\n[data]\nname = "folder"\n[method]\nname = "my-own <method>"\n[train]\nepochs = 2\n', encoding="utf-8"
+        'seed = 4\n[data]\nname = "folder"\n[method]\nname = "my-own <method>"\n[train]\nepochs = 2\n',
+        encoding="utf-8",
     )
     data = {
         "name": "pets & co",
@@ -92,7 +122,11 @@ def write_awkward_run(folder: Path, *, n: int = 60) -> Path:
         "notes": {},
     }
     (folder / "data.json").write_text(json.dumps(data), encoding="utf-8")
-    environment = {"python": "3.11", "git": None, "command": 'fairmargin train "<script>alert(1)</script>"'}
+    environment = {
+        "python": "3.11",
+        "git": None,
+        "command": 'fairmargin train "<script>alert(1)</script>"',
+    }
     (folder / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
     accuracy = {"plain": {"value": value, "low": None, "high": None}}
     judged = {
@@ -129,7 +163,9 @@ def write_awkward_run(folder: Path, *, n: int = 60) -> Path:
     )
     wrong = np.flatnonzero(logits.argmax(1) != labels)[:5]
     images = random.integers(0, 255, (len(wrong), 1, 20, 30)).astype(np.uint8)
-    np.savez(folder / "examples.npz", images=images, index=wrong, kind=np.array(["mistake"] * len(wrong)))
+    np.savez(
+        folder / "examples.npz", images=images, index=wrong, kind=np.array(["mistake"] * len(wrong))
+    )
     return folder
 
 
@@ -140,7 +176,9 @@ def write_unfinished_run(folder: Path, *, seed: int = 2) -> Path:
         (folder / name).unlink()
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if json.loads(line)["epoch"] <= 7]
-    (folder / "metrics.jsonl").write_text("\n".join(kept) + '\n{"event": "train", "epo', encoding="utf-8")
+    (folder / "metrics.jsonl").write_text(
+        "\n".join(kept) + '\n{"event": "train", "epo', encoding="utf-8"
+    )
     return folder
 
 
@@ -157,7 +195,9 @@ def _outputs(
     logits = 7 * said + random.normal(size=(n, 10))
     directions = np.random.default_rng(1).normal(size=(20, 32))
     features = (1 - listened) * directions[labels] + listened * directions[10 + bias]
-    return logits.astype(np.float32), (features + 0.33 * random.normal(size=(n, 32))).astype(np.float32)
+    return logits.astype(np.float32), (features + 0.33 * random.normal(size=(n, 32))).astype(
+        np.float32
+    )
 
 
 def _noisy(random: np.random.Generator, logits: np.ndarray, noise: float) -> np.ndarray:
@@ -189,19 +229,28 @@ def judge(logits: np.ndarray, labels: np.ndarray, bias: np.ndarray, counts: np.n
     spread = 1.9 * np.sqrt(0.25 / np.maximum(n, 1))
     ends = [np.clip(correct / np.maximum(n, 1) + sign * spread, 0, 1) for sign in (-1, 1)]
     low, high = (
-        [[v if t else None for v, t in zip(*row, strict=True)] for row in zip(end.tolist(), there, strict=True)]
+        [
+            [v if t else None for v, t in zip(*row, strict=True)]
+            for row in zip(end.tolist(), there, strict=True)
+        ]
         for end in ends
     )
     return {
         "n": len(labels),
         "accuracy": {
-            name: {"value": float(v), "low": max(0.0, float(v) - half), "high": min(1.0, float(v) + half)}
+            name: {
+                "value": float(v),
+                "low": max(0.0, float(v) - half),
+                "high": min(1.0, float(v) + half),
+            }
             for name, v in values.items()
         },
         "groups": {"n": n.tolist(), "correct": correct.tolist(), "low": low, "high": high},
         "equalised_odds_gap": float(np.ptp(share)),
         "calibration": calibration(logits, right),
-        "warnings": ["38 of 100 groups have fewer than 10 test samples; the smallest, (label=0, bias=red), has 4"],
+        "warnings": [
+            "38 of 100 groups have fewer than 10 test samples; the smallest, (label=0, bias=red), has 4"
+        ],
     }
 
 
@@ -231,11 +280,23 @@ def similarity(features: np.ndarray, labels: np.ndarray, bias: np.ndarray) -> di
     for k, name in enumerate(SETS):
         mine = cosine[different == k]
         counted = np.histogram(mine, edges)[0].tolist()
-        sets[name] = {"pairs": len(mine), "mean": float(mine.mean()), "std": float(mine.std()), "counts": counted}
-    return {"edges": edges.tolist(), "sets": sets, "kl": {"positive": 0.4321, "negative": 0.0567}, "samples": 300}
+        sets[name] = {
+            "pairs": len(mine),
+            "mean": float(mine.mean()),
+            "std": float(mine.std()),
+            "counts": counted,
+        }
+    return {
+        "edges": edges.tolist(),
+        "sets": sets,
+        "kl": {"positive": 0.4321, "negative": 0.0567},
+        "samples": 300,
+    }
 
 
-def _text_files(folder: Path, method: str, seed: int, settings: str, counts: np.ndarray, n: int) -> None:
+def _text_files(
+    folder: Path, method: str, seed: int, settings: str, counts: np.ndarray, n: int
+) -> None:
     (folder / "config.toml").write_text(
         f'seed = {seed}\n\n[data]\nname = "biased-mnist-mini"\nrho = {RHO}\n\n[network]\nname = "simple-conv-7"\n\n'
         f'[method]\nname = "{method}"\n{settings}\n[optimizer]\nname = "adam"\nlr = 0.001\n\n[train]\nepochs = {EPOCHS}\n'
@@ -284,17 +345,28 @@ def _metrics(folder: Path, random: np.random.Generator, method: str, final: dict
             "images_per_second": 1500.0 + step,
         }
         if "fairkl" in terms:
-            event["pairs"] = [int(v) for v in random.normal((5900, 640, 640, 58000), (200, 60, 60, 900))]
+            event["pairs"] = [
+                int(v) for v in random.normal((5900, 640, 640, 58000), (200, 60, 60, 900))
+            ]
         events.append(event)
         if step % STEPS == 0:
             done = step // STEPS
             reached = {
-                name: float(np.clip(one["value"] * (1 - np.exp(-done / 5)) + 0.01 * random.normal(), 0, 1))
+                name: float(
+                    np.clip(one["value"] * (1 - np.exp(-done / 5)) + 0.01 * random.normal(), 0, 1)
+                )
                 for name, one in final.items()
             }
             valid = {name: min(1.0, value + 0.02) for name, value in reached.items()}
             events.append(
-                {"event": "evaluation", "epoch": done, "step": step, "valid": valid, "test": reached, "seconds": 0.4}
+                {
+                    "event": "evaluation",
+                    "epoch": done,
+                    "step": step,
+                    "valid": valid,
+                    "test": reached,
+                    "seconds": 0.4,
+                }
             )
     text = "".join(json.dumps(event) + "\n" for event in events)
     (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
@@ -319,5 +391,7 @@ def digit(label: int, bias: int) -> np.ndarray:
     """uint8 [3, 28, 28]: a white digit on its colour."""
     colours: Sequence[tuple[int, int, int]] = list(COLOURS.values())
     image = Image.new("RGB", (28, 28), colours[bias])
-    ImageDraw.Draw(image).text((8, 1), str(label), fill="white", font=ImageFont.load_default(size=22))
+    ImageDraw.Draw(image).text(
+        (8, 1), str(label), fill="white", font=ImageFont.load_default(size=22)
+    )
     return np.asarray(image).transpose(2, 0, 1)

@@ -17,7 +17,9 @@ from fairmargin.report.page import write_report
 from tests.report.fake_runs import write_awkward_run, write_run, write_unfinished_run
 from tests.report.test_page import FIGURES
 
-PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PROGRAM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="needs Chromium: no chromium, chromium-browser or google-chrome here"
 )
@@ -72,7 +74,11 @@ class Browser:
             "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank",
         )  # fmt: skip
         self.process = subprocess.Popen(
-            [PROGRAM, *flags], preexec_fn=connect, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [PROGRAM, *flags],
+            preexec_fn=connect,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(to_read)
         os.close(to_write)
@@ -159,7 +165,9 @@ class Browser:
             picture.write_bytes(base64.b64decode(drawn["data"]))
         found["errors"] = [json.dumps(one["params"]) for one in self.events if _is_error(one)]
         found["loaded"] = [
-            one["params"]["request"]["url"] for one in self.events if one.get("method") == "Network.requestWillBeSent"
+            one["params"]["request"]["url"]
+            for one in self.events
+            if one.get("method") == "Network.requestWillBeSent"
         ]
         self.ask("Target.closeTarget", targetId=target)
         return found
@@ -177,12 +185,20 @@ def _is_error(event: dict[str, Any]) -> bool:
 def problems(found: dict[str, Any], expected: set[str]) -> list[str]:
     """Everything that is wrong with a page, in words; none for a good one."""
     said = [f"figure {name} is missing" for name in sorted(expected - set(found["figures"]))]
-    said += [f"{name} is drawn twice" for name in set(found["figures"]) if found["figures"].count(name) > 1]
+    said += [
+        f"{name} is drawn twice"
+        for name in set(found["figures"])
+        if found["figures"].count(name) > 1
+    ]
     said += [f"{name} has no size" for name in found["empty"]]
     said += [f"image not decoded: {alt}" for alt in found["undecoded"]]
     said += [f"wider than the page: {name}" for name in found["overflowing"][:5]]
     said += [f"console: {text}" for text in found["errors"]]
-    said += [f"loads {url[:80]}" for url in found["loaded"] if not url.startswith(("file:", "data:image/png"))]
+    said += [
+        f"loads {url[:80]}"
+        for url in found["loaded"]
+        if not url.startswith(("file:", "data:image/png"))
+    ]
     if found["scrollWidth"] > found["width"]:
         said.append(f"{found['scrollWidth']} px wide on a screen of {found['width']}")
     if found["unnamed"]:
@@ -203,7 +219,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    runs = [write_run(folder / "ce", "ce", n=200), write_run(folder / "fk", "eps-supinfonce+fairkl", n=200, extra=True)]
+    runs = [
+        write_run(folder / "ce", "ce", n=200),
+        write_run(folder / "fk", "eps-supinfonce+fairkl", n=200, extra=True),
+    ]
     return write_report(runs, folder / "report.html")
 
 
@@ -248,8 +267,12 @@ def test_awkward_pages_are_whole_too(browser, tmp_path, width):
         write_unfinished_run(tmp_path / "unfinished"),
     ]
     found = browser.look(write_report(runs, tmp_path / "report.html"), width)
-    found["figures"] = sorted(set(found["figures"]))  # two datasets have some figures of the same name
-    assert problems(found, {"headline", "cells-my-own-method", "cells-cross-entropy", "groups"}) == []
+    found["figures"] = sorted(
+        set(found["figures"])
+    )  # two datasets have some figures of the same name
+    assert (
+        problems(found, {"headline", "cells-my-own-method", "cells-cross-entropy", "groups"}) == []
+    )
 
 
 def test_missing_figure_is_noticed(browser, page, tmp_path):
@@ -279,7 +302,9 @@ def test_error_in_the_console_is_noticed(browser, page, tmp_path, script, told):
 def test_overflow_and_broken_image_are_noticed(browser, page, tmp_path):
     copy = tmp_path / "copy.html"
     added = '<p class="too-wide" style="width:900px">wide</p><img alt="broken" src="data:image/png;base64,AAAA">'
-    copy.write_text(page.read_text(encoding="utf-8").replace("<footer>", added + "<footer>"), encoding="utf-8")
+    copy.write_text(
+        page.read_text(encoding="utf-8").replace("<footer>", added + "<footer>"), encoding="utf-8"
+    )
     found = problems(browser.look(copy, PHONE), FIGURES)
     assert "wider than the page: p.too-wide" in found
     assert "image not decoded: broken" in found

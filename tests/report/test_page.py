@@ -58,12 +58,17 @@ class Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
-    return [write_run(folder / "ce", "ce"), write_run(folder / "fk", "eps-supinfonce+fairkl", extra=True)]
+    return [
+        write_run(folder / "ce", "ce"),
+        write_run(folder / "fk", "eps-supinfonce+fairkl", extra=True),
+    ]
 
 
 @pytest.fixture(scope="module")
 def html(runs, tmp_path_factory) -> str:
-    return write_report(runs, tmp_path_factory.mktemp("out") / "deep" / "report.html").read_text(encoding="utf-8")
+    return write_report(runs, tmp_path_factory.mktemp("out") / "deep" / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def small(folder: Path, method: str, **options) -> Path:
@@ -84,11 +89,14 @@ def test_table_shows_the_numbers_of_the_results(html, runs):
     for run, method in zip(runs, ("Cross-entropy", "ε-SupInfoNCE + FairKL"), strict=True):
         accuracy = result(run)["test"]["own"]["accuracy"]
         row = row_of(html, 0, method)
-        assert [value for value, _ in Reader(row).numbers] == [accuracy[name]["value"] for name in NAMES]
+        assert [value for value, _ in Reader(row).numbers] == [
+            accuracy[name]["value"] for name in NAMES
+        ]
         for name in NAMES:
             one = accuracy[name]
             assert (
-                f"{100 * one['value']:.1f}</data><small>{100 * one['low']:.1f}–{100 * one['high']:.1f}</small>" in row
+                f"{100 * one['value']:.1f}</data><small>{100 * one['low']:.1f}–{100 * one['high']:.1f}</small>"
+                in row
             )
 
 
@@ -102,18 +110,24 @@ def test_other_classifiers_and_test_sets_have_their_tables(html, runs):
 
 def test_records_stand_side_by_side(html, runs):
     text = Reader(html).text
-    assert "It stands here for comparison with literature that does so, and for nothing else." in text
+    assert (
+        "It stands here for comparison with literature that does so, and for nothing else." in text
+    )
     best = result(runs[0])["records"]["best-on-test"]
-    assert f'<data value="{best["test"]["cell-mean"]}">{100 * best["test"]["cell-mean"]:.1f}</data>' in html
+    assert (
+        f'<data value="{best["test"]["cell-mean"]}">{100 * best["test"]["cell-mean"]:.1f}</data>'
+        in html
+    )
     assert '<td>best on test</td><td class="num">21</td>' in html
 
 
 def test_answer_names_worst_and_best(html, runs):
-    low, high = (f"{100 * result(run)['test']['own']['accuracy']['cell-mean']['value']:.0f}\u00a0%" for run in runs)
-    answer = Reader(html.split("<h1>")[1].split("</h1>")[0]).text
-    expected = (
-        f"On digits whose colours are shuffled, cross-entropy is right {low} of the time; ε-SupInfoNCE + FairKL {high}."
+    low, high = (
+        f"{100 * result(run)['test']['own']['accuracy']['cell-mean']['value']:.0f}\u00a0%"
+        for run in runs
     )
+    answer = Reader(html.split("<h1>")[1].split("</h1>")[0]).text
+    expected = f"On digits whose colours are shuffled, cross-entropy is right {low} of the time; ε-SupInfoNCE + FairKL {high}."
     assert answer == " ".join(expected.split())
     assert "the intervals do not overlap" in Reader(html).text
 
@@ -122,7 +136,11 @@ def test_equal_methods_are_not_told_apart(tmp_path):
     runs = [small(tmp_path / "a", "ce"), small(tmp_path / "b", "supcon")]
     for k, run in enumerate(runs):
         stored = result(run)
-        stored["test"]["own"]["accuracy"]["cell-mean"] = {"value": 0.501 + k / 500, "low": 0.4, "high": 0.6}
+        stored["test"]["own"]["accuracy"]["cell-mean"] = {
+            "value": 0.501 + k / 500,
+            "low": 0.4,
+            "high": 0.6,
+        }
         (run / "result.json").write_text(json.dumps(stored), encoding="utf-8")
     text = Reader(write_report(runs, tmp_path / "r.html").read_text(encoding="utf-8")).text
     assert "cross-entropy is right 50.1 % of the time; SupCon 50.3 %." in text
@@ -145,13 +163,18 @@ def test_links_lead_somewhere(html):
 
 def test_page_loads_nothing(html):
     read = Reader(html)
-    assert [meta["content"] for meta in read.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"] == [
-        POLICY
-    ]
+    assert [
+        meta["content"]
+        for meta in read.all("meta")
+        if meta.get("http-equiv") == "Content-Security-Policy"
+    ] == [POLICY]
     assert not re.search(r"https?://|url\(|@import|//cdn", html)
     assert not read.all("link") + read.all("iframe")
     assert all("src" not in script for script in read.all("script"))
-    assert all(str(image["src"]).startswith("data:image/png;base64,") and image["alt"] for image in read.all("img"))
+    assert all(
+        str(image["src"]).startswith("data:image/png;base64,") and image["alt"]
+        for image in read.all("img")
+    )
 
 
 def test_page_is_small(html):
@@ -160,7 +183,9 @@ def test_page_is_small(html):
 
 def test_page_is_always_the_same_and_a_run_given_twice_counts_once(tmp_path):
     run = write_run(tmp_path / "run", "ce", n=120)  # enough for t-SNE
-    once, again = (write_report([run] * k, tmp_path / f"{k}.html").read_text(encoding="utf-8") for k in (1, 2))
+    once, again = (
+        write_report([run] * k, tmp_path / f"{k}.html").read_text(encoding="utf-8") for k in (1, 2)
+    )
     assert once == again
 
 
@@ -184,7 +209,10 @@ def test_heat_map_shows_the_groups(html, runs):
     told = html.split('data-figure="cells-eps-supinfonce-fairkl"')[1].split("</figure>")[0]
     titles = re.findall(r"<title>(.*?)</title>", told)
     assert len(titles) == 100
-    assert titles[23] == f"2, yellow: {groups['correct'][2][3]} of {groups['n'][2][3]} right; 2 in training"
+    assert (
+        titles[23]
+        == f"2, yellow: {groups['correct'][2][3]} of {groups['n'][2][3]} right; 2 in training"
+    )
     assert told.count('class="aligned"') == 10
     shown = re.findall(r'<text [^>]*class="middle i\d+"[^>]*>(\d+)</text>', told)
     counted = zip(np.ravel(groups["correct"]), np.ravel(groups["n"]), strict=True)
@@ -238,7 +266,9 @@ def test_seeds_are_averaged(tmp_path):
     values = [result(run)["test"]["own"]["accuracy"]["conflicting"]["value"] for run in runs]
     mean, deviation = statistics.fmean(values), statistics.stdev(values)
     row = row_of(html, 0, "Cross-entropy")
-    assert f'<data value="{mean}">{100 * mean:.1f}</data><small>± {100 * deviation:.1f}</small>' in row
+    assert (
+        f'<data value="{mean}">{100 * mean:.1f}</data><small>± {100 * deviation:.1f}</small>' in row
+    )
     assert Reader(row).text.endswith(" 3")
     groups = [result(run)["test"]["own"]["groups"] for run in runs]
     right, n = (np.sum([group[name] for group in groups], axis=0) for name in ("correct", "n"))
@@ -249,15 +279,23 @@ def test_seeds_are_averaged(tmp_path):
 def test_variants_of_a_method_are_not_averaged(tmp_path):
     for k, epsilon in enumerate((0.1, 0.5)):
         small(tmp_path / f"e{k}", "eps-supinfonce", settings=f"epsilon = {epsilon}\n")
-    html = write_report([tmp_path / "e0", tmp_path / "e1"], tmp_path / "r.html").read_text(encoding="utf-8")
+    html = write_report([tmp_path / "e0", tmp_path / "e1"], tmp_path / "r.html").read_text(
+        encoding="utf-8"
+    )
     assert "ε-SupInfoNCE (epsilon 0.1)" in Reader(row_of(html, 0, "(epsilon 0.1)")).text
     assert Reader(row_of(html, 0, "(epsilon 0.5)")).text.endswith(" 1")
 
 
 def test_datasets_have_parts_of_their_own(tmp_path):
-    runs = [small(tmp_path / "a", "ce"), small(tmp_path / "b", "ce", seed=1), write_awkward_run(tmp_path / "c")]
+    runs = [
+        small(tmp_path / "a", "ce"),
+        small(tmp_path / "b", "ce", seed=1),
+        write_awkward_run(tmp_path / "c"),
+    ]
     config = (runs[1] / "config.toml").read_text(encoding="utf-8")
-    (runs[1] / "config.toml").write_text(config.replace("rho = 0.95", "rho = 0.9"), encoding="utf-8")
+    (runs[1] / "config.toml").write_text(
+        config.replace("rho = 0.95", "rho = 0.9"), encoding="utf-8"
+    )
     html = write_report(runs, tmp_path / "r.html", story="Told once.").read_text(encoding="utf-8")
     text = Reader(html).text
     assert "2 methods on 3 datasets" in text
@@ -269,9 +307,9 @@ def test_datasets_have_parts_of_their_own(tmp_path):
 
 def test_text_from_data_is_escaped(tmp_path):
     run = write_awkward_run(tmp_path / "run")
-    html = write_report([run], tmp_path / "r.html", title="<u>mine</u>", story="A <s>story</s>.\n\nAnother.").read_text(
-        encoding="utf-8"
-    )
+    html = write_report(
+        [run], tmp_path / "r.html", title="<u>mine</u>", story="A <s>story</s>.\n\nAnother."
+    ).read_text(encoding="utf-8")
     for markup in ("<b>dog", "<method>", "<script>alert", "<i>skipped", "<u>mine", "<s>story"):
         assert markup not in html
         assert markup in Reader(html).text.replace("&lt;", "<") or markup == "<u>mine"
@@ -280,7 +318,9 @@ def test_text_from_data_is_escaped(tmp_path):
 
 
 def test_run_without_bias_still_has_a_report(tmp_path):
-    html = write_report([write_awkward_run(tmp_path / "run")], tmp_path / "r.html").read_text(encoding="utf-8")
+    html = write_report([write_awkward_run(tmp_path / "run")], tmp_path / "r.html").read_text(
+        encoding="utf-8"
+    )
     named = {figure["data-figure"] for figure in Reader(html).all("figure")}
     slug = "my-own-method"
     assert named == {"headline", f"mistakes-{slug}", f"cells-{slug}", f"map-label-{slug}"}
@@ -301,8 +341,12 @@ def test_unfinished_runs_are_listed(tmp_path):
 
 def test_run_that_has_only_begun_is_listed(tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.toml").write_text('seed = 1\n[method]\nname = "ce"\n', encoding="utf-8")
-    assert "Cross-entropy" in write_report([tmp_path / "run"], tmp_path / "r.html").read_text(encoding="utf-8")
+    (tmp_path / "run" / "config.toml").write_text(
+        'seed = 1\n[method]\nname = "ce"\n', encoding="utf-8"
+    )
+    assert "Cross-entropy" in write_report([tmp_path / "run"], tmp_path / "r.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_errors_say_what_to_do(tmp_path):
@@ -314,7 +358,9 @@ def test_errors_say_what_to_do(tmp_path):
     with pytest.raises(ValueError, match="is a folder; give the file to write"):
         write_report([run], tmp_path)
     small(tmp_path / "same", "ce")
-    with pytest.raises(ValueError, match="both ce on biased-mnist-mini with seed 0 and one configuration"):
+    with pytest.raises(
+        ValueError, match="both ce on biased-mnist-mini with seed 0 and one configuration"
+    ):
         write_report([run, tmp_path / "same"], tmp_path / "r.html")
     (run / "result.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"result\.json is not valid JSON"):
@@ -323,7 +369,12 @@ def test_errors_say_what_to_do(tmp_path):
 
 
 def test_of_many_methods_some_have_charts_and_all_have_rows(tmp_path):
-    methods = ["ce", "eps-supinfonce+fairkl", "eps-supinfonce", *(f"method-{letter}" for letter in "abcdefgh")]
+    methods = [
+        "ce",
+        "eps-supinfonce+fairkl",
+        "eps-supinfonce",
+        *(f"method-{letter}" for letter in "abcdefgh"),
+    ]
     runs = [small(tmp_path / method, method) for method in methods]
     value = {
         method_name(m): result(run)["test"]["own"]["accuracy"]["cell-mean"]["value"]
@@ -338,7 +389,8 @@ def test_of_many_methods_some_have_charts_and_all_have_rows(tmp_path):
     assert len([name for name in drawn if name.startswith("cells-")]) == len(chosen)
     rows = page.split('<table class="accuracies">')[1].split("</table>")[0].split("<tr")[2:]
     assert [
-        next(name for name in sorted(value, key=len, reverse=True) if name in Reader(row).text) for row in rows
+        next(name for name in sorted(value, key=len, reverse=True) if name in Reader(row).text)
+        for row in rows
     ] == ranked
     few = write_report(runs[:8], tmp_path / "few.html").read_text(encoding="utf-8")
     assert "Images and charts are of" not in few
@@ -347,9 +399,15 @@ def test_of_many_methods_some_have_charts_and_all_have_rows(tmp_path):
 def test_method_names():
     assert method_name("eps-supinfonce+fairkl") == "ε-SupInfoNCE + FairKL"
     assert method_name("ce") == "Cross-entropy"
-    assert [name for name in METHODS if any(part == part.lower() for part in method_name(name).split(" + "))] == []
+    assert [
+        name
+        for name in METHODS
+        if any(part == part.lower() for part in method_name(name).split(" + "))
+    ] == []
     assert method_name("mine") == "mine"
-    assert [words.in_sentence(name) for name in ("Cross-entropy", "SupCon", "ε-SupCon", "mine")] == [
+    assert [
+        words.in_sentence(name) for name in ("Cross-entropy", "SupCon", "ε-SupCon", "mine")
+    ] == [
         "cross-entropy",
         "SupCon",
         "ε-SupCon",
@@ -379,7 +437,9 @@ def test_map_keeps_clusters_apart_and_inside_the_square(n):
     assert np.array_equal(points, embedding.project(x)[0])
 
 
-@pytest.mark.parametrize("features", [np.ones((200, 5)), np.zeros((3, 1)), np.full((120, 2), np.nan)])
+@pytest.mark.parametrize(
+    "features", [np.ones((200, 5)), np.zeros((3, 1)), np.full((120, 2), np.nan)]
+)
 def test_map_of_features_without_spread_is_a_point(features):
     points, how = embedding.project(features)
     assert how == "PCA"
@@ -411,7 +471,9 @@ def test_colours_can_be_read(html):
         assert all(figures.contrast(fill, ink) >= 4.5 for fill, ink in figures.heat_colours(theme))
     assert figures.contrast("#000000", "#ffffff") == pytest.approx(21)
     blocks = re.findall(
-        r"--paper: (#\w{6}); --panel: (#\w{6}); --ink: (#\w{6}); --ink-2: (#\w{6});(.*?)--h0", html, re.DOTALL
+        r"--paper: (#\w{6}); --panel: (#\w{6}); --ink: (#\w{6}); --ink-2: (#\w{6});(.*?)--h0",
+        html,
+        re.DOTALL,
     )
     assert len(blocks) == 3  # light, dark, print
     for paper, panel, ink, second, rest in blocks:

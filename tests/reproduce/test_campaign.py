@@ -29,7 +29,9 @@ ONE_OF_EACH = {  # a cell for each dataset and each thing that only some cells n
 QUICK = "fairkl"
 
 
-@pytest.mark.parametrize("what", [w if w == QUICK else pytest.param(w, marks=pytest.mark.slow) for w in ONE_OF_EACH])
+@pytest.mark.parametrize(
+    "what", [w if w == QUICK else pytest.param(w, marks=pytest.mark.slow) for w in ONE_OF_EACH]
+)
 def test_a_cell_runs_on_generated_data(what: str, tmp_path: Path) -> None:
     (task,) = plan(cells(what, pattern=ONE_OF_EACH[what]), "smoke", [0], tmp_path)
     outcome = perform(task)
@@ -52,7 +54,9 @@ def test_a_cell_runs_on_generated_data(what: str, tmp_path: Path) -> None:
         ("5", "lm"),
     ],
 )
-def test_a_cell_of_photographs_runs_on_generated_data(what: str, pattern: str, tmp_path: Path) -> None:
+def test_a_cell_of_photographs_runs_on_generated_data(
+    what: str, pattern: str, tmp_path: Path
+) -> None:
     (task,) = plan(cells(what, pattern=pattern), "smoke", [0], tmp_path)
     assert not perform(task).failure
     record = RunRecord.read(task.folder)
@@ -81,7 +85,9 @@ def test_finished_cells_are_only_read(tmp_path: Path) -> None:
 def test_cells_that_need_the_same_scores_wait_for_each_other(tmp_path: Path) -> None:
     tasks = plan(cells("5", pattern="eps-supinfonce+fairkl@*"), "smoke", [0], tmp_path)
     assert [task.cell.reading for task in tasks] == ["paper", "recommended"]
-    assert not [outcome.failure for outcome in run_tasks(tasks, engine=Local(jobs=2)) if outcome.failure]
+    assert not [
+        outcome.failure for outcome in run_tasks(tasks, engine=Local(jobs=2)) if outcome.failure
+    ]
     record = RunRecord.read(tasks[0].folder)
     assert all(measures.measured(record, name) for name in ("", "unb", "imagenet-a"))
 
@@ -94,7 +100,9 @@ def test_several_at_a_time_give_the_same_as_one_after_the_other(tmp_path: Path) 
     assert not [outcome for outcome in run_tasks(one) if outcome.failure]
     assert not [outcome for outcome in run_tasks(two, engine=Local(jobs=2)) if outcome.failure]
     for a, b in zip(one, two, strict=True):
-        assert (RunRecord.read(a.folder).result or {})["test"] == (RunRecord.read(b.folder).result or {})["test"]
+        assert (RunRecord.read(a.folder).result or {})["test"] == (
+            RunRecord.read(b.folder).result or {}
+        )["test"]
 
 
 def test_without_the_data_a_cell_says_how_to_get_them(tmp_path: Path) -> None:
@@ -118,20 +126,37 @@ def test_a_killed_campaign_goes_on(tmp_path: Path) -> None:
         "--budget",
         "smoke",
     ]
-    changes = ["--set", "train.steps=60", "--set", "train.epochs=2", "--set", "train.checkpoint_seconds=0"]
+    changes = [
+        "--set",
+        "train.steps=60",
+        "--set",
+        "train.epochs=2",
+        "--set",
+        "train.checkpoint_seconds=0",
+    ]
     quiet = os.environ | {"OMP_NUM_THREADS": "1"}
     (task,) = plan(cells("fairkl", pattern="*:moments"), "smoke", [0], tmp_path / "killed")
-    with subprocess.Popen([*command, *changes, "--out", str(tmp_path / "killed")], env=quiet) as process:
+    with subprocess.Popen(
+        [*command, *changes, "--out", str(tmp_path / "killed")], env=quiet
+    ) as process:
         deadline = time.monotonic() + 240
         while not list(task.folder.glob("checkpoints/*")) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-    assert list(task.folder.glob("checkpoints/*")), "it did not get so far that there is something to go on from"
+    assert list(task.folder.glob("checkpoints/*")), (
+        "it did not get so far that there is something to go on from"
+    )
     assert not task.finished
     for out in ("killed", "whole"):
-        subprocess.run([*command, *changes, "--out", str(tmp_path / out)], env=quiet, check=True, capture_output=True)
+        subprocess.run(
+            [*command, *changes, "--out", str(tmp_path / out)],
+            env=quiet,
+            check=True,
+            capture_output=True,
+        )
     found = [
-        RunRecord.read(tmp_path / out / task.folder.relative_to(tmp_path / "killed")) for out in ("killed", "whole")
+        RunRecord.read(tmp_path / out / task.folder.relative_to(tmp_path / "killed"))
+        for out in ("killed", "whole")
     ]
     assert found[0].result is not None
     assert found[1].result is not None
@@ -166,7 +191,14 @@ def test_an_estimate_grows_with_the_images(tmp_path: Path) -> None:
 
 
 def test_what_could_not_run_is_said_and_is_no_success(tmp_path: Path) -> None:
-    nothing = ["--set", f"data.root={tmp_path / 'nothing'}", "--out", str(tmp_path / "out"), "--budget", "paper"]
+    nothing = [
+        "--set",
+        f"data.root={tmp_path / 'nothing'}",
+        "--out",
+        str(tmp_path / "out"),
+        "--budget",
+        "paper",
+    ]
     for what in (
         ["3", "--cell", "ce:rho=0.99", "--seeds", "1"],
         ["figure5", "--cell", "eps-supcon:*eps=0", "--seeds", "1"],

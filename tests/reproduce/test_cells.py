@@ -15,8 +15,24 @@ from fairmargin.runs import build
 
 def test_every_published_number_is_there() -> None:
     assert sum(number.std is not None for number in published()) == 180
-    assert {number.table for number in published()} == {"1", "2", "3", "4", "5", "8", "9", "10", "11", "12", "text"}
-    best = next(n for n in published() if (n.table, n.method, n.setting) == ("3", "eps-supinfonce+fairkl", "rho=0.99"))
+    assert {number.table for number in published()} == {
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+        "8",
+        "9",
+        "10",
+        "11",
+        "12",
+        "text",
+    }
+    best = next(
+        n
+        for n in published()
+        if (n.table, n.method, n.setting) == ("3", "eps-supinfonce+fairkl", "rho=0.99")
+    )
     assert (best.mean, best.std, best.origin) == (97.86, 0.02, "paper")
 
 
@@ -41,7 +57,9 @@ def test_cells_of_one_folder_have_one_configuration(budget: str) -> None:
 def test_the_paper_s_weights_reach_the_configuration() -> None:
     reached = set()
     for (dataset, method, setting), wanted in weights().items():
-        table = {"biased-mnist": "3", "corrupted-cifar10": "4", "bffhq": "4", "imagenet9": "5"}[dataset]
+        table = {"biased-mnist": "3", "corrupted-cifar10": "4", "bffhq": "4", "imagenet9": "5"}[
+            dataset
+        ]
         for reading in ("paper", "authors"):
             for cell in cells(table, readings=[reading]):
                 if (cell.dataset, cell.row, cell.setting) == (dataset, method, setting):
@@ -74,8 +92,12 @@ def test_readings_are_not_mixed() -> None:
 def test_the_released_weighting_is_run_only_when_it_is_named() -> None:
     assert "released" not in {cell.reading for cell in chosen("3", None, None)}
     assert "released" not in {cell.reading for cell in chosen("3", "*rho=0.99*", None)}
-    assert {cell.reading for cell in chosen("3", "*supinfonce+fairkl:rho=0.99*", "released")} == {"released"}
-    assert {cell.reading for cell in chosen("3", "*supinfonce+fairkl:rho=0.99@released", None)} == {"released"}
+    assert {cell.reading for cell in chosen("3", "*supinfonce+fairkl:rho=0.99*", "released")} == {
+        "released"
+    }
+    assert {cell.reading for cell in chosen("3", "*supinfonce+fairkl:rho=0.99@released", None)} == {
+        "released"
+    }
 
 
 def test_the_protocol_of_table_3_is_the_published_one() -> None:
@@ -84,8 +106,16 @@ def test_the_protocol_of_table_3_is_the_published_one() -> None:
     assert config.seed == 2
     assert config.data.options == {"rho": 0.999, "valid_fraction": 0.0}
     assert (config.network.name, config.network.options) == ("simple-conv-7", {})
-    assert (config.train.epochs, config.train.batch_size, config.schedule.milestones) == (80, 256, (26, 53))
-    assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == ("adam", 1e-3, 1e-5)
+    assert (config.train.epochs, config.train.batch_size, config.schedule.milestones) == (
+        80,
+        256,
+        (26, 53),
+    )
+    assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == (
+        "adam",
+        1e-3,
+        1e-5,
+    )
 
 
 def test_a_laptop_has_the_milestones_at_the_thirds() -> None:
@@ -111,7 +141,11 @@ def test_contrastive_cells_of_generic_vision_are_judged_by_linear_evaluation(
         assert chosen.classifiers == ("own", "linear")
         assert chosen.linear_lr == (1.0 if cell.method == "simclr" else 5.0)
         assert (chosen.linear_epochs, chosen.linear_batch_size) == (epochs, batch_size)
-        assert (chosen.linear_momentum, chosen.linear_weight_decay, chosen.linear_factor) == (0.9, 0.0, 0.2)
+        assert (chosen.linear_momentum, chosen.linear_weight_decay, chosen.linear_factor) == (
+            0.9,
+            0.0,
+            0.2,
+        )
         assert [100 * share for share in chosen.linear_milestones] == [60, 75, 90]
     assert seen.keys() == {"cifar10", "cifar100", "imagenet100"}
     assert {"simclr", "supcon", "eps-supinfonce"} <= seen["cifar100"]
@@ -123,7 +157,10 @@ def test_linear_evaluation_of_a_cell_sees_supcontrast_s_views(dataset: str, tmp_
     (cell,) = cells("2", pattern=f"{dataset}/supcon")
     data = build.data(cell.config("paper", 0, [f"data.root={tmp_path}"]))
     views = without_colour(data.train_views)
-    assert views.steps == (ResizedCrop(224 if dataset == "imagenet100" else 32, (0.2, 1.0)), Flip(0.5))
+    assert views.steps == (
+        ResizedCrop(224 if dataset == "imagenet100" else 32, (0.2, 1.0)),
+        Flip(0.5),
+    )
     assert views.number == 1
 
 
@@ -149,7 +186,9 @@ def test_a_pattern_that_matches_nothing_shows_the_names() -> None:
 
 
 def test_table_12_is_run_at_one_rho_on_a_laptop() -> None:
-    kept = [cell for cell in cells("12") if not budgets.left_out("laptop", cell.table, cell.setting)]
+    kept = [
+        cell for cell in cells("12") if not budgets.left_out("laptop", cell.table, cell.setting)
+    ]
     assert len(kept) == 3 * 6
     assert {cell.config("laptop", 0).data.name for cell in kept} == {"biased-mnist-mini"}
 
@@ -187,7 +226,9 @@ def test_the_command_writes_the_chosen_cells_and_runs_nothing(tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     (file,) = tmp_path.rglob("*.toml")
     assert f"fairmargin train {file}" in result.output.replace("\n", "")
-    assert configuration.load(file, seed=0) == cells("3", pattern="ce:rho=0.99")[0].config("paper", 0)
+    assert configuration.load(file, seed=0) == cells("3", pattern="ce:rho=0.99")[0].config(
+        "paper", 0
+    )
     assert not (tmp_path / "runs").exists()
 
 

@@ -14,7 +14,13 @@ def begin(cell: Cell, out: Path, seed: int, accuracies: list[float]) -> None:
     (folder / "config.toml").write_text(configuration.dump(cell.config("paper", seed)))
     (folder / "environment.json").write_text("{}")
     events = [
-        {"event": "evaluation", "epoch": epoch, "step": epoch, "valid": {}, "test": {"plain": value}}
+        {
+            "event": "evaluation",
+            "epoch": epoch,
+            "step": epoch,
+            "valid": {},
+            "test": {"plain": value},
+        }
         for epoch, value in enumerate(accuracies, 1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
@@ -34,7 +40,9 @@ def test_a_run_that_goes_on_has_a_curve_beside_the_ledger(tmp_path: Path) -> Non
     assert (tmp_path / "docs" / "curves.png").stat().st_size > 10_000
     assert "curves.png" in (tmp_path / "docs" / "ledger.md").read_text("utf-8")
     drawn = (tmp_path / "docs" / "curves.svg").read_text("utf-8")
-    keep_ledger(tmp_path / "elsewhere", tmp_path / "docs", None, print)  # its runs are not at hand: it stays
+    keep_ledger(
+        tmp_path / "elsewhere", tmp_path / "docs", None, print
+    )  # its runs are not at hand: it stays
     assert curves.read(tmp_path / "docs") == [curve]
     assert (tmp_path / "docs" / "curves.svg").read_text("utf-8") == drawn
 
@@ -44,7 +52,10 @@ def test_a_run_that_went_on_replaces_its_curve_and_leaves_others(tmp_path: Path)
     begin(one(), tmp_path / "a", 1, [0.6])
     begin(one(), tmp_path / "b", 0, [0.5, 0.7, 0.8])
     found = curves.merged(curves.collect(tmp_path / "a"), curves.collect(tmp_path / "b"))
-    assert [(curve.seed, curve.accuracies) for curve in found] == [(0, [50.0, 70.0, 80.0]), (1, [60.0])]
+    assert [(curve.seed, curve.accuracies) for curve in found] == [
+        (0, [50.0, 70.0, 80.0]),
+        (1, [60.0]),
+    ]
 
 
 def test_a_run_before_its_first_evaluation_has_no_curve(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ def test_margin_figure_shows_what_its_caption_says(tmp_path):
         loss, pull = pair_loss(torch.tensor([-60.0, -epsilon], dtype=torch.float64), epsilon)
         assert loss[0].item() == pytest.approx(-epsilon)
         assert pull.tolist() == pytest.approx([0, 0.5])
-    assert pair_loss(torch.tensor([-60.0], dtype=torch.float64), math.inf)[1].item() == pytest.approx(1)
+    assert pair_loss(torch.tensor([-60.0], dtype=torch.float64), math.inf)[
+        1
+    ].item() == pytest.approx(1)
     assert draw(tmp_path / "margin.png").stat().st_size > 20_000
 
 
@@ -25,7 +27,10 @@ def test_information_figure_shows_what_its_caption_says(tmp_path, monkeypatch):
     assert information.estimate(scores, math.inf) == pytest.approx(bounds.upper.item(), rel=1e-9)
     monkeypatch.setattr(information, "PAIRS", 2048)
     for n in information.SIZES:
-        found = [information.mean_estimate(information.TRUTH, n, epsilon) for epsilon in (0.0, 1.0, 3.0, 8.0, math.inf)]
+        found = [
+            information.mean_estimate(information.TRUTH, n, epsilon)
+            for epsilon in (0.0, 1.0, 3.0, 8.0, math.inf)
+        ]
         assert found == sorted(found)
         assert found[0] < information.TRUTH < found[-1]
     assert information.draw(tmp_path / "information.png").stat().st_size > 20_000

@@ -45,7 +45,12 @@ def row(method="eps-supcon", rho=0.99, epsilon=0.0, accuracies=(0.9, 0.92, 0.94)
 
 def grid(left_out=()):
     return [
-        row(method, rho, epsilon, () if (method, rho, epsilon) in left_out else (rho - 0.1, rho - 0.08))
+        row(
+            method,
+            rho,
+            epsilon,
+            () if (method, rho, epsilon) in left_out else (rho - 0.1, rho - 0.08),
+        )
         for method in METHODS
         for rho in (0.999, 0.99)
         for epsilon in (0.5, 0.0)
@@ -69,15 +74,22 @@ def test_figure_1_says_what_a_margin_does(tmp_path):
     assert shown["a"]["margin"] == pytest.approx(0.9)
     for panel, least, most in (("b", 0, 0.05), ("c", 0.85, 0.95)):
         points = shown[panel]["points"]
-        positives, negatives = ([p["distance"] for p in points if p["positive"] is kind] for kind in (True, False))
-        assert least < min(negatives) - max(positives) < most  # every positive is closer than every negative
+        positives, negatives = (
+            [p["distance"] for p in points if p["positive"] is kind] for kind in (True, False)
+        )
+        assert (
+            least < min(negatives) - max(positives) < most
+        )  # every positive is closer than every negative
         assert shown[panel]["margin"] == pytest.approx(min(negatives) - max(positives))
         for aligned in (True, False):  # each bias has samples of both classes
             assert sum(p["positive"] for p in points if p["aligned"] is aligned) == 6
             assert sum(not p["positive"] for p in points if p["aligned"] is aligned) == 6
     places = [(p["distance"], p["angle"]) for p in shown["b"]["points"]]
     xy = [(d * math.cos(math.radians(a)), d * math.sin(math.radians(a))) for d, a in places]
-    nearest = [min((q for q in range(24) if q != p), key=lambda q: math.dist(xy[p], xy[q])) for p in range(24)]
+    nearest = [
+        min((q for q in range(24) if q != p), key=lambda q: math.dist(xy[p], xy[q]))
+        for p in range(24)
+    ]
     biases = [p["aligned"] for p in shown["b"]["points"]]
     assert [biases[n] for n in nearest] == biases  # without a margin neighbours share the bias
 
@@ -105,14 +117,19 @@ def test_figure_4_has_the_closed_form(tmp_path):
 
 
 def test_figure_2_shows_mean_and_sample_deviation_in_per_cent(tmp_path):
-    drawn = figure_2([row(), row("eps-supinfonce", accuracies=[0.5])], tmp_path, budget="80 epochs, seeds 0 to 2")
+    drawn = figure_2(
+        [row(), row("eps-supinfonce", accuracies=[0.5])], tmp_path, budget="80 epochs, seeds 0 to 2"
+    )
     shown = numbers(drawn)
     assert shown["budget"] == "80 epochs, seeds 0 to 2"
     first, second = shown["points"]
     assert (first["method"], first["rho"], first["epsilon"]) == ("eps-supcon", 0.99, 0)
     assert first["mean"] == pytest.approx(92)
     assert first["deviation"] == pytest.approx(statistics.stdev([90, 92, 94]))
-    assert (second["mean"], second["deviation"]) == (pytest.approx(50), None)  # one seed has no deviation
+    assert (second["mean"], second["deviation"]) == (
+        pytest.approx(50),
+        None,
+    )  # one seed has no deviation
 
 
 def test_figure_2_marks_what_was_not_run(tmp_path):
@@ -132,7 +149,10 @@ def test_figure_2_marks_what_was_not_run(tmp_path):
     [
         ([], r"no finished run.*fairmargin reproduce figure2"),
         ([row(accuracies=())], r"no finished run.*fairmargin reproduce figure2"),
-        ([row(accuracies=(91.3,))], r"fractions from 0 to 1; eps-supcon at ρ = 0\.99, ε = 0 has 91\.3"),
+        (
+            [row(accuracies=(91.3,))],
+            r"fractions from 0 to 1; eps-supcon at ρ = 0\.99, ε = 0 has 91\.3",
+        ),
         ([row(), row()], "two rows of the same ρ and ε"),
         ([row("eps-supkon")], "unknown method of Figure 2 'eps-supkon': did you mean 'eps-supcon'"),
     ],
@@ -144,7 +164,11 @@ def test_figure_2_refuses(tmp_path, rows, message):
 
 
 def test_figure_5_shows_the_recorded_counts(tmp_path):
-    runs = {(method, e): fake_run(1, 2, 5, seed=k, folder=method) for k, method in enumerate(METHODS) for e in (0.1, 0)}
+    runs = {
+        (method, e): fake_run(1, 2, 5, seed=k, folder=method)
+        for k, method in enumerate(METHODS)
+        for e in (0.1, 0)
+    }
     shown = numbers(figure_5(runs, tmp_path, budget="5 epochs"))
     assert shown["budget"] == "5 epochs"
     assert len(shown["panels"]) == 2 * 2 * 2
@@ -152,8 +176,12 @@ def test_figure_5_shows_the_recorded_counts(tmp_path):
         events = runs[panel["method"], panel["epsilon"]].evaluations()
         assert panel["epochs"] == [1, 2, 5]
         assert panel["run"] == panel["method"]
-        assert panel["counts"] == [event["similarity"]["sets"][panel["set"]]["counts"] for event in events]
-        assert panel["mean"] == [event["similarity"]["sets"][panel["set"]]["mean"] for event in events]
+        assert panel["counts"] == [
+            event["similarity"]["sets"][panel["set"]]["counts"] for event in events
+        ]
+        assert panel["mean"] == [
+            event["similarity"]["sets"][panel["set"]]["mean"] for event in events
+        ]
         assert len(panel["edges"]) == len(panel["counts"][0]) + 1
     assert {panel["set"] for panel in shown["panels"]} == set(SETS)
 
@@ -171,14 +199,18 @@ def test_figure_5_passes_over_epochs_whose_features_were_not_finite(tmp_path):
 
 
 def test_figure_5_without_runs_names_the_command(tmp_path):
-    with pytest.raises(ValueError, match="no runs to draw; make them with: fairmargin reproduce figure5"):
+    with pytest.raises(
+        ValueError, match="no runs to draw; make them with: fairmargin reproduce figure5"
+    ):
         figure_5({}, tmp_path)
     unasked = fake_run(1)
     del unasked.events[0]["similarity"]
     told = r"some-run holds no similarities by epoch.*evaluate\.similarities=true.*fairmargin reproduce figure5"
     with pytest.raises(ValueError, match=told):
         figure_5({("eps-supcon", 0.0): unasked}, tmp_path)
-    with pytest.raises(ValueError, match="unknown method of Figure 5 'supcon': did you mean 'eps-supcon'"):
+    with pytest.raises(
+        ValueError, match="unknown method of Figure 5 'supcon': did you mean 'eps-supcon'"
+    ):
         figure_5({("supcon", 0.0): fake_run(1)}, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -191,11 +223,18 @@ def test_figure_5_from_a_run_folder(tmp_path):
         "network.widths=[4, 8]",
         "network.stride=2",
     ]
-    quick = ["train.epochs=2", "train.batch_size=100", "train.device=cpu", 'evaluate.classifiers=["own"]']
+    quick = [
+        "train.epochs=2",
+        "train.batch_size=100",
+        "train.device=cpu",
+        'evaluate.classifiers=["own"]',
+    ]
     overrides = [*small, *quick, "evaluate.similarities=true", "method.epsilon=0.1"]
     chosen = config.load(dataset="biased-mnist-mini", method="eps-supcon", overrides=overrides)
     train(chosen, tmp_path / "run", console=Console(quiet=True))
-    shown = numbers(figure_5({("eps-supcon", 0.1): read_run(tmp_path / "run")}, tmp_path / "figures"))
+    shown = numbers(
+        figure_5({("eps-supcon", 0.1): read_run(tmp_path / "run")}, tmp_path / "figures")
+    )
     assert [panel["epochs"] for panel in shown["panels"]] == [[1, 2], [1, 2]]
     assert all(sum(counts) > 100 for panel in shown["panels"] for counts in panel["counts"])
 

@@ -15,8 +15,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def line(method: str, published: float, ours: float, **others: object) -> Line:
-    facts = {"reading": "", "budget": "laptop", "epochs": "6 of 6", "seeds": 1, "published_std": 0.5} | others
-    made = Line("3", "biased-mnist", method, "rho=0.99", str(facts.pop("reading")), published, None, "paper")
+    facts = {
+        "reading": "",
+        "budget": "laptop",
+        "epochs": "6 of 6",
+        "seeds": 1,
+        "published_std": 0.5,
+    } | others
+    made = Line(
+        "3", "biased-mnist", method, "rho=0.99", str(facts.pop("reading")), published, None, "paper"
+    )
     return replace(made, ours=ours, gap=round(ours - published, 2), **facts)  # type: ignore[arg-type]
 
 
@@ -27,13 +35,22 @@ def verdicts(*lines: Line) -> list[str]:
 def test_only_the_published_protocol_reproduces_a_number() -> None:
     assert verdicts(line("ce", 90.8, 90.1, budget="paper")) == ["reproduced"]
     assert verdicts(line("ce", 90.8, 88.0, budget="paper")) == ["not reproduced"]
-    assert verdicts(line("ce", 90.8, 90.8)) == ["not judged"]  # by accident, and nothing to order it by
+    assert verdicts(line("ce", 90.8, 90.8)) == [
+        "not judged"
+    ]  # by accident, and nothing to order it by
     assert verdicts(line("ce", 90.8, 90.8, budget="paper", epochs="20 of 80")) == ["not judged"]
     (unfinished,) = ledger.judged([line("ce", 90.8, 90.8, budget="paper", epochs="20 of 80")])
     assert unfinished.verdict == "not judged (unfinished, 20 of 80 epochs)"
-    above = line("eps-supinfonce+fairkl", 97.9, 20.0, budget="paper", epochs="20 of 80", reading="authors")
-    assert verdicts(line("ce", 90.8, 50.0, budget="paper"), above) == ["not reproduced", "not judged"]
-    assert "against" not in ledger.judged([line("ce", 90.8, 50.0, budget="paper"), above])[0].verdict
+    above = line(
+        "eps-supinfonce+fairkl", 97.9, 20.0, budget="paper", epochs="20 of 80", reading="authors"
+    )
+    assert verdicts(line("ce", 90.8, 50.0, budget="paper"), above) == [
+        "not reproduced",
+        "not judged",
+    ]
+    assert (
+        "against" not in ledger.judged([line("ce", 90.8, 50.0, budget="paper"), above])[0].verdict
+    )
 
 
 def test_the_band_is_two_deviations_and_wider_where_the_bias_is_stronger() -> None:
@@ -44,7 +61,10 @@ def test_the_band_is_two_deviations_and_wider_where_the_bias_is_stronger() -> No
 
 
 def test_a_trend_is_every_clear_ordering() -> None:
-    baseline, ours = line("ce", 90.8, 30.0), line("eps-supinfonce+fairkl", 97.9, 88.0, reading="authors")
+    baseline, ours = (
+        line("ce", 90.8, 30.0),
+        line("eps-supinfonce+fairkl", 97.9, 88.0, reading="authors"),
+    )
     assert verdicts(baseline, ours) == ["trend reproduced", "trend reproduced"]
     worse = replace(ours, ours=20.0)
     assert verdicts(baseline, worse) == ["not reproduced", "not reproduced"]
@@ -54,15 +74,23 @@ def test_a_trend_is_every_clear_ordering() -> None:
 
 
 def test_what_the_paper_does_not_tell_apart_is_not_held_against_us() -> None:
-    near = line("eps-supcon", 91.1, 40.0, published_std=0.4), line("eps-supinfonce", 91.2, 35.0, published_std=0.5)
+    near = (
+        line("eps-supcon", 91.1, 40.0, published_std=0.4),
+        line("eps-supinfonce", 91.2, 35.0, published_std=0.5),
+    )
     below = line("lnl", 86.0, 20.0)
     assert verdicts(*near, below) == ["trend reproduced"] * 3
 
 
 def test_readings_and_budgets_are_not_compared_with_each_other() -> None:
     one = line("ce+fairkl", 95.9, 50.0, reading="paper")
-    assert verdicts(one, line("eps-supcon+fairkl", 99.0, 40.0, reading="authors"))[0] == "not judged"
-    assert "nothing to compare" in ledger.judged([one, line("ce", 90.8, 60.0, budget="paper")])[0].verdict
+    assert (
+        verdicts(one, line("eps-supcon+fairkl", 99.0, 40.0, reading="authors"))[0] == "not judged"
+    )
+    assert (
+        "nothing to compare"
+        in ledger.judged([one, line("ce", 90.8, 60.0, budget="paper")])[0].verdict
+    )
 
 
 def test_a_setting_that_is_out_of_order_is_named_by_what_differs() -> None:
@@ -117,7 +145,9 @@ def test_the_page_shows_orderings_and_the_curves_of_long_runs() -> None:
     assert "## Orderings" in pages.markdown(ran)
     assert "curves.png" not in pages.markdown(ran)
     assert "## Orderings" not in pages.markdown(ran[:1])
-    assert "curves.png" in pages.markdown([line("ce", 90.8, 17.0, budget="paper", epochs="9 of 80")])
+    assert "curves.png" in pages.markdown(
+        [line("ce", 90.8, 17.0, budget="paper", epochs="9 of 80")]
+    )
 
 
 def test_a_csv_gives_the_same_lines(tmp_path: Path) -> None:
@@ -131,7 +161,12 @@ def test_a_csv_gives_the_same_lines(tmp_path: Path) -> None:
 
 
 def run_folder(
-    cell: Cell, out: Path, seed: int, accuracy: float | None, epochs: int = 4, extra: Sequence[str] = ()
+    cell: Cell,
+    out: Path,
+    seed: int,
+    accuracy: float | None,
+    epochs: int = 4,
+    extra: Sequence[str] = (),
 ) -> None:
     """What a run leaves that the ledger reads."""
     folder = cell.folder(out, "laptop", seed)
@@ -145,7 +180,13 @@ def run_folder(
     if accuracy is not None:
         records: dict[str, object] = {"last": {}}
         test = {"own": {"accuracy": {"plain": {"value": accuracy}}}}
-        result = {"epochs": epochs, "steps": 100, "records": records, "test": test, "extra_tests": {}}
+        result = {
+            "epochs": epochs,
+            "steps": 100,
+            "records": records,
+            "test": test,
+            "extra_tests": {},
+        }
         (folder / "result.json").write_text(json.dumps(result))
 
 
@@ -153,11 +194,16 @@ def test_runs_become_lines(tmp_path: Path) -> None:
     (cell,) = cells("3", pattern="ce:rho=0.99")
     run_folder(cell, tmp_path, 0, 0.5)
     run_folder(cell, tmp_path, 1, 0.6)
-    run_folder(cell, tmp_path, 2, None, epochs=3)  # not finished: does not count beside finished ones
+    run_folder(
+        cell, tmp_path, 2, None, epochs=3
+    )  # not finished: does not count beside finished ones
     (found,) = ledger.collect(tmp_path)
     assert (found.ours, found.ours_std, found.best_on_test, found.seeds) == (55.0, 7.07, 56.0, 2)
     assert (found.gap, found.commit, found.epochs) == (-35.8, "012345678", "4 of 4")
-    assert found.command == 'fairmargin reproduce 3 --cell "biased-mnist/ce:rho=0.99" --budget laptop --seeds 2'
+    assert (
+        found.command
+        == 'fairmargin reproduce 3 --cell "biased-mnist/ce:rho=0.99" --budget laptop --seeds 2'
+    )
     assert cell.command("laptop", [0]).endswith(" --seeds 1")
     assert cell.command("laptop", [5]).endswith(" --seeds 5,")
     assert cell.command("laptop", [0, 2]).endswith(" --seeds 0,2")
@@ -178,7 +224,9 @@ def test_a_run_with_other_settings_is_not_taken_for_its_cell(tmp_path: Path) -> 
     (found,) = ledger.collect(tmp_path, said.append)
     assert (found.ours, found.seeds) == (50.0, 1)
     (message,) = said
-    assert 'seed-1 is not biased-mnist/ce:rho=0.99 (data.sampler "auto" → "group-balanced")' in message
+    assert (
+        'seed-1 is not biased-mnist/ce:rho=0.99 (data.sampler "auto" → "group-balanced")' in message
+    )
 
 
 def test_a_run_on_drawn_data_is_no_result_and_other_folders_are_left_alone(tmp_path: Path) -> None:
@@ -186,7 +234,9 @@ def test_a_run_on_drawn_data_is_no_result_and_other_folders_are_left_alone(tmp_p
     run_folder(cell, tmp_path, 0, 0.5)
     run_folder(cell, tmp_path, 1, 0.9)
     folder = cell.folder(tmp_path, "laptop", 1)
-    (folder / "data.json").write_text(json.dumps({"notes": {"stand-in": "generated stand-in data"}}))
+    (folder / "data.json").write_text(
+        json.dumps({"notes": {"stand-in": "generated stand-in data"}})
+    )
     cell.folder(tmp_path, "laptop", 0).with_name("seed-0-old").mkdir()
     said: list[str] = []
     (found,) = ledger.collect(tmp_path, said.append)
@@ -198,7 +248,9 @@ def test_what_is_printed_counts_finished_runs_as_the_ledger_does(tmp_path: Path)
     (cell,) = cells("3", pattern="ce:rho=0.99")
     run_folder(cell, tmp_path, 0, 0.5)
     run_folder(cell, tmp_path, 1, None, epochs=1)
-    (ours, seeds) = (list(column.cells) for column in show.table([cell], tmp_path, "laptop").columns[2:])
+    (ours, seeds) = (
+        list(column.cells) for column in show.table([cell], tmp_path, "laptop").columns[2:]
+    )
     assert (ours, seeds) == (["50.0"], ["1"])
 
 
@@ -213,12 +265,15 @@ def test_the_best_epoch_is_the_best_of_what_is_reported(tmp_path: Path) -> None:
         {"plain": 0.8, "conflicting": 0.4},
     ]
     events = [
-        {"event": "evaluation", "epoch": i, "step": 10, "valid": {}, "test": test} for i, test in enumerate(course, 1)
+        {"event": "evaluation", "epoch": i, "step": 10, "valid": {}, "test": test}
+        for i, test in enumerate(course, 1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     accuracy = {"plain": {"value": 0.8}, "conflicting": {"value": 0.4}}
     result = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps(result | {"test": {"own": {"accuracy": accuracy}}}))
+    (folder / "result.json").write_text(
+        json.dumps(result | {"test": {"own": {"accuracy": accuracy}}})
+    )
     (one,) = ledger.finished_or_all(ledger.runs_of(cell, tmp_path, "laptop"))
     assert (one.last, one.best_on_test) == (40.0, 45.0)
 
@@ -237,7 +292,10 @@ def test_the_classifier_of_the_cell_is_reported_with_its_own_best_epoch(
     judged = {
         "own": result["test"]["own"],
         "probe": {"accuracy": {"plain": {"value": 0.6}}},
-        "linear": {"accuracy": {"plain": {"value": 0.7}}, "best-on-test": {"epoch": 2, "plain": 0.75}},
+        "linear": {
+            "accuracy": {"plain": {"value": 0.7}},
+            "best-on-test": {"epoch": 2, "plain": 0.75},
+        },
     }
     file.write_text(json.dumps(result | {"test": {name: judged[name] for name in classifiers}}))
     (one,) = ledger.finished_or_all(ledger.runs_of(cell, tmp_path, "laptop"))
@@ -261,11 +319,20 @@ def test_the_best_epoch_is_of_the_final_stage(tmp_path: Path, finished: bool) ->
     run_folder(cell, tmp_path, 0, 0.4 if finished else None)
     folder = cell.folder(tmp_path, "laptop", 0)
     events = [
-        {"event": "evaluation", "epoch": i, "step": 10 * i, "valid": {}, "test": {"plain": value}, "final_stage": final}
+        {
+            "event": "evaluation",
+            "epoch": i,
+            "step": 10 * i,
+            "valid": {},
+            "test": {"plain": value},
+            "final_stage": final,
+        }
         for i, (value, final) in enumerate([(0.9, False), (0.45, True), (0.4, True)], 1)
     ]
     for known, best in ((3, 45.0), (1, None)):
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events[:known]))
+        (folder / "metrics.jsonl").write_text(
+            "".join(json.dumps(event) + "\n" for event in events[:known])
+        )
         (one,) = ledger.finished_or_all(ledger.runs_of(cell, tmp_path, "laptop"))
         assert one.best_on_test == best
 
@@ -323,10 +390,22 @@ def test_the_readme_s_table_is_the_ledger_s() -> None:
     assert (ROOT / "docs" / "results" / "ledger.md").read_text("utf-8") == pages.markdown(lines)
 
 
-@pytest.mark.parametrize(("epochs", "shown"), [("4 of 4", True), ("1 of 4", False), ("2 of 4, 4 of 4", False)])
+@pytest.mark.parametrize(
+    ("epochs", "shown"), [("4 of 4", True), ("1 of 4", False), ("2 of 4, 4 of 4", False)]
+)
 def test_the_readme_shows_finished_runs_only(epochs: str, shown: bool) -> None:
     line = ledger.Line(
-        "3", "biased-mnist", "ce", "rho=0.99", "", 90.8, 0.3, "", budget="laptop", ours=16.9, epochs=epochs
+        "3",
+        "biased-mnist",
+        "ce",
+        "rho=0.99",
+        "",
+        90.8,
+        0.3,
+        "",
+        budget="laptop",
+        ours=16.9,
+        epochs=epochs,
     )
     assert ("**16.9**" in pages.summary([line])) is shown
 
@@ -353,7 +432,9 @@ def test_the_study_is_ordered_by_validation_and_shows_intervals(tmp_path: Path) 
             result |= {"records": {"last": last}, "similarity": {"sets": alike}}
             (folder / "result.json").write_text(json.dumps(result))
     rows = show.study(tmp_path, "laptop").splitlines()[2:]
-    assert rows[0].startswith("| divergence=kl | 94.0 (81.3–100.0) | 6.0 (")  # t = 12.7 with two seeds
+    assert rows[0].startswith(
+        "| divergence=kl | 94.0 (81.3–100.0) | 6.0 ("
+    )  # t = 12.7 with two seeds
     assert rows[1].startswith("| moments | 85.0 (")
     assert rows[1].endswith("| 0.81 | 0.50 | 2 |")
     assert show.study(tmp_path / "empty", "laptop") == ""

@@ -86,7 +86,12 @@ ORIGINS: dict[tuple[str, ...], dict[str, Any]] = {
     ("bffhq", "lff"): LEE_BFFHQ | {"method.surrogate": True},
     ("bffhq", "dfa"): LEE_BFFHQ
     | DFA
-    | {"schedule.factor": 0.1, "method.lambda_dis": 2.0, "method.lambda_swap_b": 2.0, "method.lambda_swap": 0.1},
+    | {
+        "schedule.factor": 0.1,
+        "method.lambda_dis": 2.0,
+        "method.lambda_swap_b": 2.0,
+        "method.lambda_swap": 0.1,
+    },
     ("imagenet9", "vanilla"): HONG_IMAGENET,
     ("imagenet9", "softcon"): HONG_IMAGENET
     | {"method.beta": 1.0, "method.second": "shuffled", "method.second_views": "supcon"},
@@ -97,8 +102,16 @@ ORIGINS: dict[tuple[str, ...], dict[str, Any]] = {
     ("imagenet9", "rubi"): HONG_IMAGENET | REBIAS,
     ("imagenet9", "rebias"): HONG_IMAGENET | REBIAS | {"method.sigma": "median"},
     # Cross-entropy of SupContrast, as which the maintainers of that table's source train a classifier.
-    ("cifar10", "max-margin"): {"data.views": "resized-crop-flip", "optimizer.lr": 0.8, "train.epochs": 500},
-    ("cifar100", "max-margin"): {"data.views": "resized-crop-flip", "optimizer.lr": 0.8, "train.epochs": 500},
+    ("cifar10", "max-margin"): {
+        "data.views": "resized-crop-flip",
+        "optimizer.lr": 0.8,
+        "train.epochs": 500,
+    },
+    ("cifar100", "max-margin"): {
+        "data.views": "resized-crop-flip",
+        "optimizer.lr": 0.8,
+        "train.epochs": 500,
+    },
     ("cifar10", "simclr"): {"optimizer.name": "sgd", "optimizer.lr": 0.5, "train.epochs": 1000},
     ("cifar100", "simclr"): {"optimizer.name": "sgd", "optimizer.lr": 0.5, "train.epochs": 1000},
 }
@@ -112,7 +125,11 @@ UNPUBLISHED = {
     ("bffhq", "rebias"): 66,
     ("imagenet9", "lff"): 66,
 }
-QUOTED = [cell for cell in cells("all") if any(number.origin.startswith("quoted") for number in cell.published)]
+QUOTED = [
+    cell
+    for cell in cells("all")
+    if any(number.origin.startswith("quoted") for number in cell.published)
+]
 
 
 def settings(cell: Cell) -> dict[str, Any]:
@@ -150,7 +167,9 @@ def test_generic_vision_has_the_released_scale_and_imagenet_no_warm_up(dataset: 
     for cell in (cell for cell in cells("2") if cell.dataset == dataset):
         found = settings(cell)
         contrastive = cell.method in ("supcon", "simclr", "eps-supinfonce")
-        assert found.get("method.weighting") == ("released" if contrastive else None)  # × τ/0.07, under SGD a rate
+        assert found.get("method.weighting") == (
+            "released" if contrastive else None
+        )  # × τ/0.07, under SGD a rate
         assert found["schedule.warmup_epochs"] == (0 if dataset == "imagenet100" else 10)
         assert found["data.views"] == ("supcon" if contrastive else "resized-crop-flip")
 
@@ -162,10 +181,15 @@ def test_imagenet9_divides_by_the_number_of_samples() -> None:
 
 def test_a_dry_run_shows_the_settings() -> None:
     (vanilla,) = cells("4", pattern="bffhq/vanilla*")
-    assert recipe(vanilla.config("paper", 0)) == "adam 0.0001, decay 0, constant, batch 64, 50,000 steps"
+    assert (
+        recipe(vanilla.config("paper", 0))
+        == "adam 0.0001, decay 0, constant, batch 64, 50,000 steps"
+    )
     (dfa,) = cells("4", pattern="corrupted-cifar10/dfa:ratio_pct=1.0")
     shown = recipe(dfa.config("paper", 0))
-    assert shown.startswith("adam 0.001, decay 0, step ×0.5 at 0.4, 0.6, 0.8, batch 256, 50,000 steps; ")
+    assert shown.startswith(
+        "adam 0.001, decay 0, step ×0.5 at 0.4, 0.6, 0.8, batch 256, 50,000 steps; "
+    )
     assert "; lambda_dis=5.0; " in shown
     (supcon,) = cells("2", pattern="cifar10/supcon")
     assert "cosine after 10 epochs of warm-up" in recipe(supcon.config("paper", 0))

@@ -14,7 +14,15 @@ from fairmargin.reproduce import synthetic
 from fairmargin.run import run
 from fairmargin.runs.folder import RunRecord
 
-DATASETS = ["biased-mnist", "corrupted-cifar10", "cifar10", "cifar100", "imagenet100", "imagenet9", "bffhq"]
+DATASETS = [
+    "biased-mnist",
+    "corrupted-cifar10",
+    "cifar10",
+    "cifar100",
+    "imagenet100",
+    "imagenet9",
+    "bffhq",
+]
 NOTE = "generated stand-in data: accuracies mean nothing"
 
 
@@ -57,11 +65,17 @@ def test_it_builds_with_the_options_of_its_preset(root, name):
     ],
 )
 @pytest.mark.parametrize("valid_fraction", [0.0, 0.1])
-def test_conflicting_samples_are_left_at_every_strength_of_the_paper(root, name, options, valid_fraction):
+def test_conflicting_samples_are_left_at_every_strength_of_the_paper(
+    root, name, options, valid_fraction
+):
     data = build(name, root, **options, valid_fraction=valid_fraction)
-    assert 0 < int(data.info.counts.sum() - data.info.counts.trace()) < int(data.info.counts.trace())
+    assert (
+        0 < int(data.info.counts.sum() - data.info.counts.trace()) < int(data.info.counts.trace())
+    )
     test = data.extra_tests.get("all", data.test)
-    cells = torch.bincount(test.labels * data.info.num_biases + test.bias, minlength=data.info.counts.numel())
+    cells = torch.bincount(
+        test.labels * data.info.num_biases + test.bias, minlength=data.info.counts.numel()
+    )
     assert cells.min() >= 2
 
 
@@ -92,7 +106,9 @@ def test_a_finished_one_is_left_alone_and_an_interrupted_one_made_anew(tmp_path,
     synthetic.make(tmp_path / "a", "cifar100")
     before = {name: (tmp_path / "a" / name).stat().st_mtime_ns for name in names(tmp_path / "a")}
     synthetic.make(tmp_path / "a", "cifar100")
-    assert {name: (tmp_path / "a" / name).stat().st_mtime_ns for name in names(tmp_path / "a")} == before
+    assert {
+        name: (tmp_path / "a" / name).stat().st_mtime_ns for name in names(tmp_path / "a")
+    } == before
 
     def interrupted(folder):
         (folder / "train.bin").write_bytes(b"half")
@@ -143,7 +159,8 @@ def test_another_process_may_mark_the_root_at_the_same_moment(tmp_path, monkeypa
 def test_it_is_not_made_beside_real_data(tmp_path):
     (tmp_path / "mnist").mkdir()
     with pytest.raises(
-        ValueError, match=r"holds mnist and is not marked as stand-in data; name a folder that is empty"
+        ValueError,
+        match=r"holds mnist and is not marked as stand-in data; name a folder that is empty",
     ):
         synthetic.make(tmp_path, "cifar10")
     assert names(tmp_path) == ["mnist"]
@@ -164,7 +181,9 @@ def test_only_what_is_read_from_a_marked_root_is_called_a_stand_in(root, tmp_pat
         (real / split).mkdir(parents=True)
         (real / split / "n02085620").symlink_to(root / "imagenet9" / split / "n02085620")
     assert "stand-in" not in build("imagenet9", tmp_path).info.notes
-    assert build("imagenet9", tmp_path, imagenet_a=root / "imagenet-a").info.notes["stand-in"] == NOTE
+    assert (
+        build("imagenet9", tmp_path, imagenet_a=root / "imagenet-a").info.notes["stand-in"] == NOTE
+    )
     assert build("imagenet9", root / "imagenet9").info.notes["stand-in"] == NOTE
 
 
@@ -172,12 +191,28 @@ def test_only_what_is_read_from_a_marked_root_is_called_a_stand_in(root, tmp_pat
     ("name", "small"),
     [
         ("biased-mnist", ["network.widths=[4, 8]", "network.stride=2"]),
-        ("imagenet9", ["data.size=32", "network.name=simple-conv-3", "network.widths=[4, 8]", "network.stride=2"]),
+        (
+            "imagenet9",
+            [
+                "data.size=32",
+                "network.name=simple-conv-3",
+                "network.widths=[4, 8]",
+                "network.stride=2",
+            ],
+        ),
     ],
 )
 def test_two_steps_of_training(root, tmp_path, name, small):
-    changes = [f"data.root={root}", "train.steps=2", "train.batch_size=32", "train.device=cpu", "evaluate.resamples=10"]
-    chosen = config.load(dataset=name, method="ce", overrides=[*changes, *small, 'evaluate.classifiers=["own"]'])
+    changes = [
+        f"data.root={root}",
+        "train.steps=2",
+        "train.batch_size=32",
+        "train.device=cpu",
+        "evaluate.resamples=10",
+    ]
+    chosen = config.load(
+        dataset=name, method="ce", overrides=[*changes, *small, 'evaluate.classifiers=["own"]']
+    )
     record = run(chosen, tmp_path / "run", console=Console(quiet=True))
     assert record.result["steps"] == 2
     assert RunRecord.read(tmp_path / "run").data["notes"]["stand-in"] == NOTE

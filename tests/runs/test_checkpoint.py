@@ -22,7 +22,11 @@ from fairmargin.runtime.files import CheckpointError, DamagedCheckpoint
 
 
 def state(step=1):
-    return {"step": step, "weights": torch.arange(6.0).reshape(2, 3) * step, "deep": {"list": [1, (2.5, "x", None)]}}
+    return {
+        "step": step,
+        "weights": torch.arange(6.0).reshape(2, 3) * step,
+        "deep": {"list": [1, (2.5, "x", None)]},
+    }
 
 
 def assert_same(a, b):
@@ -80,7 +84,9 @@ class TestRoundTrip:
         x = torch.randn(16, 4)
         network, optimizer = fresh()
         steps(network, optimizer, 3)
-        path = save(tmp_path, 3, {"network": network.state_dict(), "optimizer": optimizer.state_dict()})
+        path = save(
+            tmp_path, 3, {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+        )
         steps(network, optimizer, 3)
         other, other_optimizer = fresh()
         saved = load(path)
@@ -134,7 +140,10 @@ class TestKeep:
         save(tmp_path, 150, state(150), keep=2)
         assert names(tmp_path) == [f"step-00000{step}.ckpt" for step in (100, 150, 200)]
         found = newest(tmp_path)
-        assert (found.step, [path.name for path, _ in found.damaged]) == (150, ["step-00000200.ckpt"])
+        assert (found.step, [path.name for path, _ in found.damaged]) == (
+            150,
+            ["step-00000200.ckpt"],
+        )
 
     def test_same_step_again_replaces_it(self, tmp_path):
         save(tmp_path, 4, {"a": 1})
@@ -182,8 +191,12 @@ class TestDamage:
         assert "2 and this fairmargin reads 1" in self.refused(
             tmp_path, content.replace(b"checkpoint 1", b"checkpoint 2", 1)
         )
-        assert "first line" in self.refused(tmp_path, content.replace(b"checkpoint 1", b"checkpoint 0", 1))
-        upper = header[:32] + header[32:].upper()  # a checksum in other letters is not the one that was written
+        assert "first line" in self.refused(
+            tmp_path, content.replace(b"checkpoint 1", b"checkpoint 0", 1)
+        )
+        upper = (
+            header[:32] + header[32:].upper()
+        )  # a checksum in other letters is not the one that was written
         assert "first line" in self.refused(tmp_path, upper + b"\n" + rest)
         assert "too long" in self.refused(tmp_path, content + b"x")
         assert "not a checkpoint" in self.refused(tmp_path, rest)
@@ -263,7 +276,10 @@ class TestNewest:
         found = newest(tmp_path)
         assert (found.step, found.path.name) == (1, "step-00000001.ckpt")
         assert_same(found.state, state(1))
-        assert [path.name for path, _ in found.damaged] == ["step-00000003.ckpt", "step-00000002.ckpt"]
+        assert [path.name for path, _ in found.damaged] == [
+            "step-00000003.ckpt",
+            "step-00000002.ckpt",
+        ]
         assert "truncated" in found.damaged[0][1]
         assert "empty" in found.damaged[1][1]
 
@@ -282,7 +298,10 @@ def mounted(folder, options):
     """A small file system of its own at `folder`, or a skip that says why not."""
     folder.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
@@ -299,9 +318,16 @@ def unmounted():
 class TestFailures:
     @pytest.mark.parametrize(
         ("function", "number"),
-        [("fsync", errno.ENOSPC), ("fsync", errno.EIO), ("replace", errno.EROFS), ("replace", errno.EACCES)],
+        [
+            ("fsync", errno.ENOSPC),
+            ("fsync", errno.EIO),
+            ("replace", errno.EROFS),
+            ("replace", errno.EACCES),
+        ],
     )
-    def test_older_ones_stay_and_the_message_says_what_to_do(self, tmp_path, monkeypatch, function, number):
+    def test_older_ones_stay_and_the_message_says_what_to_do(
+        self, tmp_path, monkeypatch, function, number
+    ):
         save(tmp_path, 7, state(7))
 
         def fails(*arguments):
@@ -342,7 +368,9 @@ class TestFailures:
             def __exit__(self, *error):
                 self.file.close()
 
-        monkeypatch.setattr(Path, "open", lambda self, mode="r", *rest: Full(real(self, mode, *rest)))
+        monkeypatch.setattr(
+            Path, "open", lambda self, mode="r", *rest: Full(real(self, mode, *rest))
+        )
         with pytest.raises(CheckpointError, match="resumes from the beginning: there is none yet"):
             save(tmp_path, 1, state())
         monkeypatch.undo()
@@ -369,7 +397,10 @@ class TestFailures:
         unmounted(folder)
         save(folder, 1, {"x": torch.zeros(100)})
         before = (folder / "step-00000001.ckpt").read_bytes()
-        with pytest.raises(CheckpointError, match=r"No space left on device \(it needs 0.4 MB, 0.[0-3] MB are free\)"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"No space left on device \(it needs 0.4 MB, 0.[0-3] MB are free\)",
+        ):
             save(folder, 2, {"x": torch.zeros(100_000)})
         assert names(folder) == ["step-00000001.ckpt"]
         assert (folder / "step-00000001.ckpt").read_bytes() == before
@@ -405,7 +436,9 @@ while True:
 def test_killed_at_any_moment(tmp_path):
     draw, last = random.Random(0), 0
     for _ in range(5):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE
+        )
         assert int(process.stdout.readline()) == last + 1
         time.sleep(draw.random() * 0.3)
         process.send_signal(signal.SIGKILL)

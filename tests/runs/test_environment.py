@@ -49,7 +49,9 @@ class TestEnvironment:
     def test_git_state(self, tmp_path, monkeypatch):
         def git(*words):
             identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-            subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+            subprocess.run(
+                ["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True
+            )
 
         monkeypatch.setattr(module, "__file__", str(tmp_path / "elsewhere" / "environment.py"))
         monkeypatch.chdir(tmp_path)

@@ -31,7 +31,9 @@ class TestFolder:
     def test_create_where_a_file_is(self, tmp_path):
         (tmp_path / "taken").write_text("mine")
         for path in (tmp_path / "taken", tmp_path / "taken" / "run"):
-            with pytest.raises(RunError, match=r"cannot write into .*taken.* Choose another folder with --out"):
+            with pytest.raises(
+                RunError, match=r"cannot write into .*taken.* Choose another folder with --out"
+            ):
                 RunFolder(path).create()
         assert (tmp_path / "taken").read_text() == "mine"
 
@@ -73,7 +75,11 @@ class TestFolder:
         assert names(folder.path) == ["result.json"]
 
     def test_numbers_that_are_not_finite_become_null(self, folder):
-        given = {"a": math.nan, "b": [math.inf, (1.0, np.float32("nan"))], "c": {"d": torch.tensor([-math.inf, 2.0])}}
+        given = {
+            "a": math.nan,
+            "b": [math.inf, (1.0, np.float32("nan"))],
+            "c": {"d": torch.tensor([-math.inf, 2.0])},
+        }
         folder.write_result(given)
         text = (folder.path / "result.json").read_text()
         assert "NaN" not in text
@@ -189,7 +195,9 @@ with RunFolder(Path(sys.argv[1])).lock():
 
 class TestLock:
     def test_second_writer_is_told(self, folder):
-        told = pytest.raises(RunError, match=rf"another process \(process {os.getpid()}\) is writing into .*run")
+        told = pytest.raises(
+            RunError, match=rf"another process \(process {os.getpid()}\) is writing into .*run"
+        )
         with folder.lock(), told, RunFolder(folder.path).lock():
             pass
         with RunFolder(folder.path).lock():
@@ -203,7 +211,9 @@ class TestLock:
 
     @pytest.mark.slow
     def test_goes_away_with_a_killed_process(self, folder):
-        process = subprocess.Popen([sys.executable, "-c", HOLDS, str(folder.path)], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDS, str(folder.path)], stdout=subprocess.PIPE
+        )
         assert process.stdout.readline() == b"locked\n"
         with pytest.raises(RunError, match=f"process {process.pid}"), folder.lock():
             pass

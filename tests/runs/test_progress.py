@@ -14,7 +14,14 @@ from fairmargin.runtime.signals import stop_requests
 
 CONFIG = config.load(dataset="biased-mnist-mini", method="ce", seed=3, overrides=["train.epochs=4"])
 TRAINING = SimpleNamespace(loader=range(10))  # ten steps an epoch
-NOW = Now(epoch=1, step=12, rate=1234.5, terms={"ce": 0.51234}, pairs=[30, 4, 8, 900], accuracy="valid plain 50.0%")
+NOW = Now(
+    epoch=1,
+    step=12,
+    rate=1234.5,
+    terms={"ce": 0.51234},
+    pairs=[30, 4, 8, 900],
+    accuracy="valid plain 50.0%",
+)
 
 
 def display(terminal):
@@ -29,7 +36,15 @@ def test_a_terminal_gets_a_panel_with_everything(monkeypatch):
         shown.begin(2)
         shown.show(NOW)
     text = file.getvalue()
-    for part in ("ce, seed 3", "epoch 2/4", "step 12/40", "1,234 images/s", "left", "ce 0.5123", "valid plain 50.0%"):
+    for part in (
+        "ce, seed 3",
+        "epoch 2/4",
+        "step 12/40",
+        "1,234 images/s",
+        "left",
+        "ce 0.5123",
+        "valid plain 50.0%",
+    ):
         assert part in text
     assert "same label 30 aligned 4 conflicting, other label 8 aligned 900 conflicting" in text
 
@@ -62,7 +77,9 @@ def test_beside_other_processes_a_run_says_when_it_begins_and_ends_and_what_is_w
     again, file = display(terminal=True)
     again.begin(12)
     again.__exit__(ValueError)
-    assert file.getvalue() == "ce, seed 3: continuing after step 12\n"  # whoever hears of the error says it
+    assert (
+        file.getvalue() == "ce, seed 3: continuing after step 12\n"
+    )  # whoever hears of the error says it
 
 
 def test_time_left_comes_from_the_steps_of_this_process(monkeypatch):

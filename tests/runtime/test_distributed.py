@@ -28,7 +28,10 @@ def features_of_bias(b):
 
 
 GATHERED = {
-    **{f"supinfonce-{f}": lambda z, y, b, f=f: losses.eps_supinfonce(z, y, epsilon=0.25, form=f) for f in "abcd"},
+    **{
+        f"supinfonce-{f}": lambda z, y, b, f=f: losses.eps_supinfonce(z, y, epsilon=0.25, form=f)
+        for f in "abcd"
+    },
     "supinfonce-inf": lambda z, y, b: losses.eps_supinfonce(z, y, epsilon=math.inf),
     "supinfonce-streamed": lambda z, y, b: losses.eps_supinfonce(z, y, chunk=7),
     "eps-infonce": lambda z, y, b: losses.eps_infonce(z, epsilon=0.25),
@@ -46,7 +49,11 @@ GATHERED = {
 }
 REDUCED = {  # FairKL that sends moments (or, where it must, features) instead of being given gathered features
     **{
-        f"reduced-{divergence}-{scope}": {"divergence": divergence, "scope": scope, "negatives": True}
+        f"reduced-{divergence}-{scope}": {
+            "divergence": divergence,
+            "scope": scope,
+            "negatives": True,
+        }
         for divergence in ("kl", "jeffreys", "moments", "mean", "lognormal", "absolute-mean")
         for scope in ("batch", "anchor")
     },
@@ -70,7 +77,11 @@ def network():
 def one_process(name):
     z, y, b = whole_batch()
     net = network()
-    loss = GATHERED[name](net(z), y, b) if name in GATHERED else losses.fairkl(net(z), y, b, **REDUCED[name])
+    loss = (
+        GATHERED[name](net(z), y, b)
+        if name in GATHERED
+        else losses.fairkl(net(z), y, b, **REDUCED[name])
+    )
     loss.backward()
     return loss.item(), [p.grad for p in net.parameters()]
 
@@ -87,12 +98,16 @@ def two_processes(rank, name):
 
 
 def worker(rank, port, failures):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2"
+    )
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     # 80 rows would take the pairs: make the cells' all-reduce run. Then as on an accelerator, which gathers features.
     cells, accelerator = replace(_limits.LIMITS["cpu"], matrix=0), _limits.LIMITS["cuda"]
-    cases = [(name, cells) for name in [*GATHERED, *REDUCED]] + [(name, accelerator) for name in REDUCED]
+    cases = [(name, cells) for name in [*GATHERED, *REDUCED]] + [
+        (name, accelerator) for name in REDUCED
+    ]
     try:
         for name, row in cases:
             _limits.LIMITS["cpu"] = cells
@@ -101,7 +116,10 @@ def worker(rank, port, failures):
             value, gradients = two_processes(rank, name)
             if abs(value - expected) > 1e-9 * max(1, abs(expected)):
                 failures.put(f"{name}: rank {rank} has the value {value}, one process {expected}")
-            worst = max((a - c).abs().max().item() for a, c in zip(gradients, expected_gradients, strict=True))
+            worst = max(
+                (a - c).abs().max().item()
+                for a, c in zip(gradients, expected_gradients, strict=True)
+            )
             scale = max(c.abs().max().item() for c in expected_gradients)
             if worst > 1e-9 * max(1, scale) or scale == 0:
                 failures.put(f"{name}: rank {rank} has gradients off by {worst} of {scale}")
@@ -118,7 +136,9 @@ def free_port():
         return s.getsockname()[1]
 
 
-@pytest.mark.skipif(not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo")
+@pytest.mark.skipif(
+    not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo"
+)
 def test_two_ranks_equal_one():
     context = mp.get_context("spawn")
     failures, port = context.Queue(), free_port()
@@ -138,5 +158,7 @@ def test_one_process_needs_no_group():
     z, y, b = whole_batch()
     gathered = gather(z, y, b)
     assert all(a is c for a, c in zip(gathered, (z, y, b), strict=True))
-    assert torch.equal(losses.fairkl(z, y, b, across_ranks=True, chunk=7), losses.fairkl(z, y, b, chunk=7))
+    assert torch.equal(
+        losses.fairkl(z, y, b, across_ranks=True, chunk=7), losses.fairkl(z, y, b, chunk=7)
+    )
     assert torch.allclose(losses.fairkl(z, y, b, across_ranks=True), losses.fairkl(z, y, b))

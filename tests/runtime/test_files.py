@@ -41,7 +41,9 @@ class TestWeights:
     def test_a_network_with_tied_weights(self, tmp_path):
         network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
         network[1].weight = network[0].weight
-        back, metadata = load_weights(save_weights(tmp_path / "w.safetensors", network.state_dict()))
+        back, metadata = load_weights(
+            save_weights(tmp_path / "w.safetensors", network.state_dict())
+        )
         assert metadata == {}
         network.load_state_dict(back)
 

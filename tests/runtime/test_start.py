@@ -19,7 +19,14 @@ def in_groups(tmp_path, own, **files):
 
 
 def test_quota_of_version_2_is_the_tightest_of_the_groups_around(tmp_path):
-    assert in_groups(tmp_path, "0::/a/b\n", **{"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "400000 100000\n"}) == 1.5
+    assert (
+        in_groups(
+            tmp_path,
+            "0::/a/b\n",
+            **{"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "400000 100000\n"},
+        )
+        == 1.5
+    )
 
 
 def test_quota_of_version_1(tmp_path):
@@ -48,7 +55,11 @@ def test_what_the_user_has_chosen_stays(monkeypatch):
     monkeypatch.setattr("fairmargin.runtime.start.cpu_quota", lambda: 1.0)
     monkeypatch.setattr("fairmargin.runtime.start._cores", lambda: 8)
     monkeypatch.setattr("fairmargin.runtime.start.load", lambda: 3.0)
-    assert settings({}) == {"OMP_WAIT_POLICY": "passive", "THP_MEM_ALLOC_ENABLE": "1", "OMP_NUM_THREADS": "1"}
+    assert settings({}) == {
+        "OMP_WAIT_POLICY": "passive",
+        "THP_MEM_ALLOC_ENABLE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     assert "OMP_WAIT_POLICY" not in settings({"GOMP_SPINCOUNT": "5"})
     assert "OMP_NUM_THREADS" not in settings({"MKL_NUM_THREADS": "3"})
     assert "THP_MEM_ALLOC_ENABLE" not in settings({"THP_MEM_ALLOC_ENABLE": "0"})
@@ -61,10 +72,15 @@ def test_threads_spin_for_a_moment_where_no_one_else_needs_the_core(monkeypatch,
     monkeypatch.setattr("fairmargin.runtime.start.load", lambda: busy)
     found = settings({"OMP_NUM_THREADS": "2", "THP_MEM_ALLOC_ENABLE": "1"})
     assert found == waiting
-    assert settings({"OMP_WAIT_POLICY": "active", "OMP_NUM_THREADS": "2", "THP_MEM_ALLOC_ENABLE": "1"}) == {}
+    assert (
+        settings({"OMP_WAIT_POLICY": "active", "OMP_NUM_THREADS": "2", "THP_MEM_ALLOC_ENABLE": "1"})
+        == {}
+    )
 
 
-@pytest.mark.parametrize(("quota", "threads"), [(0.3, "1"), (1.9, "1"), (3.0, "3"), (4.0, None), (math.inf, None)])
+@pytest.mark.parametrize(
+    ("quota", "threads"), [(0.3, "1"), (1.9, "1"), (3.0, "3"), (4.0, None), (math.inf, None)]
+)
 def test_threads_fit_the_quota(monkeypatch, quota, threads):
     """PyTorch counts the four cores itself; only a tighter quota needs a number."""
     monkeypatch.setattr("fairmargin.runtime.start.cpu_quota", lambda: quota)
@@ -91,8 +107,14 @@ result = CliRunner().invoke(app, ["list", "networks"])
 set_ = [os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")]
 print(json.dumps([before, result.exit_code, set_]))
 """
-    kept = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=kept, check=True)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=kept, check=True
+    )
     before, code, waiting = json.loads(done.stdout.splitlines()[-1])
     assert (before, code) == (False, 0)
     assert waiting in (["passive", None], [None, "1000"])  # by the load of this machine

@@ -94,7 +94,9 @@ class Signals:
     def __init__(self, out):
         self.out, self.sent = out, {}
         chosen = ((0, signal.SIGKILL), (1, signal.SIGTERM))
-        self.threads = [threading.Thread(target=self.send, args=each, daemon=True) for each in chosen]
+        self.threads = [
+            threading.Thread(target=self.send, args=each, daemon=True) for each in chosen
+        ]
         for thread in self.threads:
             thread.start()
 
@@ -115,7 +117,9 @@ class Signals:
         assert sorted(self.sent) == [0, 1]
         assert not any(finished for _, finished in self.sent.values())
         dead, _ = self.sent[0]
-        assert int((self.out / "ce" / "seed-0" / ".lock").read_text()) != dead  # somebody else finished it
+        assert (
+            int((self.out / "ce" / "seed-0" / ".lock").read_text()) != dead
+        )  # somebody else finished it
 
 
 # Tasks that workers import.
@@ -191,7 +195,9 @@ class TestChoice:
 
     @needs_ray
     def test_an_address_where_nobody_answers_is_said_so(self):
-        with pytest.raises(ValueError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*refused.*leave --address out"):
+        with pytest.raises(
+            ValueError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*refused.*leave --address out"
+        ):
             list(Ray("127.0.0.1:1").map(square, [1]))
 
     @pytest.mark.parametrize(
@@ -220,7 +226,9 @@ class TestChoice:
             return real(name, *rest)
 
         monkeypatch.setattr(importlib, "import_module", missing)
-        result = CliRunner().invoke(app, ["compare", "--engine", "ray", "--out", str(tmp_path / "out")])
+        result = CliRunner().invoke(
+            app, ["compare", "--engine", "ray", "--out", str(tmp_path / "out")]
+        )
         assert result.exit_code == 2
         assert '--engine ray needs an extra package: pip install "fairmargin[ray]"' in result.output
 
@@ -259,7 +267,9 @@ class TestCarryOut:
     def test_alone_an_error_ends_all(self):
         asked = []
         with pytest.raises(ValueError, match="three"):
-            list(run_tasks(HERE, lambda number: asked.append(number) or no_threes(number), [1, 3, 2]))
+            list(
+                run_tasks(HERE, lambda number: asked.append(number) or no_threes(number), [1, 3, 2])
+            )
         assert asked == [1, 3]
 
     def test_beside_others_the_rest_finishes_and_then_the_first_is_raised(self):
@@ -273,7 +283,10 @@ class TestCarryOut:
         with pytest.raises(ValueError, match="no 3"):
             found.extend(run_tasks(Backwards(), fails, [1, 3, 4, 2], say=said.append))
         assert found == [(3, 2), (0, 1)]
-        assert said == ["task 2 failed, the others go on: no 4", "task 1 failed, the others go on: no 3"]
+        assert said == [
+            "task 2 failed, the others go on: no 4",
+            "task 1 failed, the others go on: no 3",
+        ]
 
     def test_expected_kinds_are_results(self):
         (_, (index, error), _) = run_tasks(HERE, no_threes, [1, 3, 2], expected=(ValueError,))
@@ -324,7 +337,9 @@ class TestComparison:
             compare(configs(methods=("gce", "ce")), tmp_path, engine=backwards)
         assert len(backwards.asked) == 4
 
-    def test_workers_get_absolute_folders_and_outcomes_keep_those_that_were_given(self, run, tmp_path, monkeypatch):
+    def test_workers_get_absolute_folders_and_outcomes_keep_those_that_were_given(
+        self, run, tmp_path, monkeypatch
+    ):
         monkeypatch.chdir(tmp_path)
         backwards = Backwards()
         (outcome,) = compare(configs(methods=("ce",), seeds=(0,)), Path("runs"), engine=backwards)
@@ -403,7 +418,10 @@ class TestProcesses:
             outcomes = compare(configs("train.checkpoint_seconds=0"), tmp_path, engine=Local(2))
         signals.assert_in_the_middle()
         said = capfd.readouterr()
-        assert "a worker was ended by SIGKILL (out of memory? Fewer jobs need less); its task begins again" in said.err
+        assert (
+            "a worker was ended by SIGKILL (out of memory? Fewer jobs need less); its task begins again"
+            in said.err
+        )
         for seed in (0, 1):
             assert f"ce, seed {seed}: continuing after step" in said.out
         reference.assert_same(tmp_path, outcomes)
@@ -435,10 +453,16 @@ class TestProcesses:
         said = []
         with threads.one_thread():
             alone = tune(chosen, tmp_path / "alone", **options)
-            several = tune(chosen, tmp_path / "several", engine=Local(2), say=said.append, **options)
-        assert [(t.method, t.trials, t.best) for t in several] == [(t.method, t.trials, t.best) for t in alone]
+            several = tune(
+                chosen, tmp_path / "several", engine=Local(2), say=said.append, **options
+            )
+        assert [(t.method, t.trials, t.best) for t in several] == [
+            (t.method, t.trials, t.best) for t in alone
+        ]
         assert tuning.table(several).row_count == 2
-        assert sorted(said) == [f"{method}: {tmp_path / 'several' / method / 'best.toml'}" for method in METHODS]
+        assert sorted(said) == [
+            f"{method}: {tmp_path / 'several' / method / 'best.toml'}" for method in METHODS
+        ]
 
 
 @contextmanager
@@ -536,7 +560,9 @@ def cluster():
 @posix
 @pytest.mark.slow
 class TestRay:
-    def test_gives_the_same_table_and_weights_when_a_worker_is_killed(self, cluster, reference, tmp_path):
+    def test_gives_the_same_table_and_weights_when_a_worker_is_killed(
+        self, cluster, reference, tmp_path
+    ):
         signals = Signals(tmp_path)
         outcomes = compare(configs("train.checkpoint_seconds=0"), tmp_path, engine=Ray())
         signals.assert_in_the_middle()
@@ -546,7 +572,9 @@ class TestRay:
         chosen = configs("train.epochs=100_000", methods=("ce",), seeds=(0, 1, 2))
 
         def stop():
-            while not all((tmp_path / "ce" / f"seed-{seed}" / "metrics.jsonl").exists() for seed in (0, 1)):
+            while not all(
+                (tmp_path / "ce" / f"seed-{seed}" / "metrics.jsonl").exists() for seed in (0, 1)
+            ):
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -559,7 +587,9 @@ class TestRay:
         assert [saved(tmp_path, seed) for seed in (0, 1, 2)] == [1, 1, 0]
         assert cluster.is_initialized()  # it was not ours to end
 
-    def test_an_exception_loses_no_other_task_and_workers_know_their_surroundings(self, cluster, monkeypatch, tmp_path):
+    def test_an_exception_loses_no_other_task_and_workers_know_their_surroundings(
+        self, cluster, monkeypatch, tmp_path
+    ):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("FAIRMARGIN_DATA", "some/data")
         found = dict(Ray(cpus=2).map(ill_fated, [(tmp_path, fate) for fate in ("fine", "raises")]))

@@ -27,8 +27,16 @@ from fairmargin.sweep.tune import (
     with_settings,
 )
 
-SMALL = ["data.train=80", "data.test=32", "train.epochs=1", "evaluate.classifiers=['own']", "evaluate.resamples=1"]
-needs_optuna = pytest.mark.skipif(find_spec("optuna") is None, reason="needs the extra fairmargin[optuna]")
+SMALL = [
+    "data.train=80",
+    "data.test=32",
+    "train.epochs=1",
+    "evaluate.classifiers=['own']",
+    "evaluate.resamples=1",
+]
+needs_optuna = pytest.mark.skipif(
+    find_spec("optuna") is None, reason="needs the extra fairmargin[optuna]"
+)
 
 
 def config(method="ce", *changes):
@@ -55,7 +63,11 @@ class Ladder:
         self.file.write_text(json.dumps(self.state))
 
     def finished(self):
-        return [Trial(n, settings, value) for n, (settings, value) in enumerate(self.state) if value is not None]
+        return [
+            Trial(n, settings, value)
+            for n, (settings, value) in enumerate(self.state)
+            if value is not None
+        ]
 
 
 class Unseen(dict):
@@ -65,7 +77,11 @@ class Unseen(dict):
         raise AssertionError("looked at the test accuracy")
 
     def __getitem__(self, key):
-        return self._refuse() if key in ("test", "extra_tests", "best-on-test") else super().__getitem__(key)
+        return (
+            self._refuse()
+            if key in ("test", "extra_tests", "best-on-test")
+            else super().__getitem__(key)
+        )
 
     get = values = items = pop = _refuse
 
@@ -85,7 +101,10 @@ class Runs:
         value = self.valid[round(config.optimizer.lr, 6)] + 0.01 * config.seed
         if value < 0:
             raise Diverged("step 3: the loss is nan")
-        last = Unseen(valid={"plain": 0.1, "cell-mean": value}, test={"plain": 1 - value, "cell-mean": 1 - value})
+        last = Unseen(
+            valid={"plain": 0.1, "cell-mean": value},
+            test={"plain": 1 - value, "cell-mean": 1 - value},
+        )
         best = Unseen(valid={"cell-mean": 1.0}, test={"cell-mean": 1.0})
         result = Unseen(records=Unseen({"last": last, "best-on-validation": best}), test={})
         return RunRecord(folder, {}, {}, {}, [], result)
@@ -97,10 +116,14 @@ def search(monkeypatch, out, runs, *, configs=None, trials=4, seeds=(0,), **name
 
 
 class TestChoice:
-    def test_is_by_the_last_epochs_validation_accuracy_and_never_looks_at_the_test_set(self, monkeypatch, tmp_path):
+    def test_is_by_the_last_epochs_validation_accuracy_and_never_looks_at_the_test_set(
+        self, monkeypatch, tmp_path
+    ):
         """The test accuracies are in the result, reading any of them fails, and they would choose another trial."""
         (found,) = search(monkeypatch, tmp_path, Runs())
-        assert found.best.number == 1  # 0.9, the earlier of two; by test accuracy it would be trial 0
+        assert (
+            found.best.number == 1
+        )  # 0.9, the earlier of two; by test accuracy it would be trial 0
         assert found.best.value == 0.9
         assert [trial.value for trial in found.trials] == [0.5, 0.9, 0.7, 0.9]
 
@@ -111,7 +134,9 @@ class TestChoice:
             search(monkeypatch, tmp_path, Runs())
 
     def test_uses_the_accuracy_of_the_configuration(self, monkeypatch, tmp_path):
-        (found,) = search(monkeypatch, tmp_path, Runs(), configs=[config("ce", "evaluate.select=plain")])
+        (found,) = search(
+            monkeypatch, tmp_path, Runs(), configs=[config("ce", "evaluate.select=plain")]
+        )
         assert found.accuracy == "plain"
         assert {trial.value for trial in found.trials} == {0.1}
 
@@ -125,29 +150,43 @@ class TestChoice:
 
     def test_a_trial_that_diverges_is_the_worst_and_stops_nothing(self, monkeypatch, tmp_path):
         said = []
-        (found,) = search(monkeypatch, tmp_path, Runs(valid={1e-4: -1, 2e-4: 0.4}), trials=2, say=said.append)
+        (found,) = search(
+            monkeypatch, tmp_path, Runs(valid={1e-4: -1, 2e-4: 0.4}), trials=2, say=said.append
+        )
         assert [trial.value for trial in found.trials] == [0.0, 0.4]
         assert any("the loss is nan" in text for text in said)
 
     def test_without_validation_samples_there_is_nothing_to_choose_on(self, monkeypatch, tmp_path):
-        with pytest.raises(ValueError, match=r"no validation samples.*--set data\.valid_fraction=0\.1"):
+        with pytest.raises(
+            ValueError, match=r"no validation samples.*--set data\.valid_fraction=0\.1"
+        ):
             search(monkeypatch, tmp_path, Runs(), configs=[config("ce", "data.valid_fraction=0.0")])
 
     @pytest.mark.skipif("dfr" not in METHODS, reason="is about dfr")
-    def test_a_method_that_has_learnt_the_validation_samples_is_not_judged_by_them(self, monkeypatch, tmp_path):
-        with pytest.raises(ValueError, match='dfr with source="valid" learns from the validation samples'):
+    def test_a_method_that_has_learnt_the_validation_samples_is_not_judged_by_them(
+        self, monkeypatch, tmp_path
+    ):
+        with pytest.raises(
+            ValueError, match='dfr with source="valid" learns from the validation samples'
+        ):
             search(monkeypatch, tmp_path, Runs(), configs=[config("dfr")])
-        search(monkeypatch, tmp_path, Runs(), configs=[config("dfr", "method.source=train")], trials=1)
+        search(
+            monkeypatch, tmp_path, Runs(), configs=[config("dfr", "method.source=train")], trials=1
+        )
 
 
 class TestBudget:
     def test_is_the_same_for_every_method(self, monkeypatch, tmp_path):
         runs = Runs()
-        found = search(monkeypatch, tmp_path, runs, configs=[config("ce"), config("supcon")], trials=3)
+        found = search(
+            monkeypatch, tmp_path, runs, configs=[config("ce"), config("supcon")], trials=3
+        )
         assert [(one.method, len(one.trials)) for one in found] == [("ce", 3), ("supcon", 3)]
         assert len(runs.asked) == 6
 
-    def test_after_a_stop_finished_trials_are_not_repeated_and_the_begun_one_goes_on(self, monkeypatch, tmp_path):
+    def test_after_a_stop_finished_trials_are_not_repeated_and_the_begun_one_goes_on(
+        self, monkeypatch, tmp_path
+    ):
         first, second = Runs(stop_at=2), Runs()
         with pytest.raises(KeyboardInterrupt):
             search(monkeypatch, tmp_path, first)
@@ -171,11 +210,15 @@ class TestBudget:
 
     def test_another_configuration_in_the_same_folder_is_refused(self, monkeypatch, tmp_path):
         search(monkeypatch, tmp_path, Runs(), trials=1)
-        with pytest.raises(ValueError, match=r"another configuration: train.epochs 1 → 2\. Choose another --out"):
+        with pytest.raises(
+            ValueError, match=r"another configuration: train.epochs 1 → 2\. Choose another --out"
+        ):
             search(monkeypatch, tmp_path, Runs(), configs=[config("ce", "train.epochs=2")])
         with pytest.raises(ValueError, match="another configuration: seeds 0 → 0, 1"):
             search(monkeypatch, tmp_path, Runs(), seeds=(0, 1))
-        search(monkeypatch, tmp_path, Runs(), configs=[config("ce", "train.log_steps=7")], trials=1)  # changes nothing
+        search(
+            monkeypatch, tmp_path, Runs(), configs=[config("ce", "train.log_steps=7")], trials=1
+        )  # changes nothing
 
     def test_no_trials_and_several_processes_are_refused(self, monkeypatch, tmp_path):
         with pytest.raises(ValueError, match="trials must be at least 1"):
@@ -194,7 +237,8 @@ class TestResult:
         assert loaded == runs.asked[1][0]
         assert loaded.optimizer.lr == pytest.approx(2e-4)
         assert (
-            "# ce: the best of 4 trials, number 1, by validation accuracy (cell-mean): 90.0 %" in found.file.read_text()
+            "# ce: the best of 4 trials, number 1, by validation accuracy (cell-mean): 90.0 %"
+            in found.file.read_text()
         )
 
     def test_settings_of_all_are_a_file_for_compare(self, monkeypatch, tmp_path):
@@ -212,7 +256,12 @@ class TestResult:
         loaded = configuration.load(file, dataset="planted", method="ce")
         assert (loaded.train.epochs, loaded.train.batch_size) == (7, 9)
         assert loaded.optimizer.lr == found[0].best.settings["optimizer.lr"]
-        assert found[1].best.settings.keys() >= {"optimizer.lr", "method.alpha", "method.lambda", "method.temperature"}
+        assert found[1].best.settings.keys() >= {
+            "optimizer.lr",
+            "method.alpha",
+            "method.lambda",
+            "method.temperature",
+        }
 
     def test_with_go_on_an_unsuited_method_is_left_out_with_its_reason(self, monkeypatch, tmp_path):
         def runs(config, folder, *, command):
@@ -221,7 +270,9 @@ class TestResult:
             return Runs()(config, folder, command=command)
 
         said, configs = [], [config("sin"), config("ce")]
-        found = search(monkeypatch, tmp_path, runs, configs=configs, trials=1, say=said.append, go_on=True)
+        found = search(
+            monkeypatch, tmp_path, runs, configs=configs, trials=1, say=said.append, go_on=True
+        )
         assert [row.method for row in found] == ["ce"]
         assert "sin is left out: sin needs stylised images" in said
         with pytest.raises(Unsuited):
@@ -229,7 +280,10 @@ class TestResult:
 
     def test_tables(self, monkeypatch, tmp_path):
         found = search(monkeypatch, tmp_path, Runs())
-        assert tuning.markdown(found).splitlines()[2] == "| ce | 4 | cell-mean | 50.0 | 90.0 | optimizer.lr = 0.0002 |"
+        assert (
+            tuning.markdown(found).splitlines()[2]
+            == "| ce | 4 | cell-mean | 50.0 | 90.0 | optimizer.lr = 0.0002 |"
+        )
         assert tuning.table(found).row_count == 1
 
     def test_the_first_trial_is_the_configuration_as_it_stands_or_the_nearest_in_the_space(self):
@@ -239,9 +293,17 @@ class TestResult:
             "method.form": OneOf(("a", "b")),
         }
         chosen = config("eps-supinfonce", "optimizer.lr=0.5")
-        assert tuning._standing(chosen, space) == {"optimizer.lr": 1e-2, "method.epsilon": 0.25, "method.form": "a"}
+        assert tuning._standing(chosen, space) == {
+            "optimizer.lr": 1e-2,
+            "method.epsilon": 0.25,
+            "method.form": "a",
+        }
         chosen = config("eps-supinfonce", "method.epsilon=0.75", "method.form=b")
-        assert tuning._standing(chosen, space) == {"optimizer.lr": 1e-2, "method.epsilon": 0.75, "method.form": "b"}
+        assert tuning._standing(chosen, space) == {
+            "optimizer.lr": 1e-2,
+            "method.epsilon": 0.75,
+            "method.form": "b",
+        }
 
 
 class TestSpaces:
@@ -279,7 +341,18 @@ def test_without_optuna_one_sentence_says_what_to_install(monkeypatch, tmp_path)
 
     monkeypatch.setattr(importlib, "import_module", missing)
     words = [word for change in SMALL for word in ("--set", change)]
-    asked = ["tune", "--dataset", "planted", "--methods", "ce", "--trials", "1", "--out", str(tmp_path), *words]
+    asked = [
+        "tune",
+        "--dataset",
+        "planted",
+        "--methods",
+        "ce",
+        "--trials",
+        "1",
+        "--out",
+        str(tmp_path),
+        *words,
+    ]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 2
     assert 'tuning needs an extra package: pip install "fairmargin[optuna]"' in result.output
@@ -298,7 +371,11 @@ class TestOptuna:
     FIRST = {"optimizer.lr": 1e-3, "method.form": "c"}  # noqa: RUF012
 
     def value(self, trial):
-        return 1 - abs(trial.settings["optimizer.lr"] - 4e-3) - 0.1 * (trial.settings["method.form"] != "b")
+        return (
+            1
+            - abs(trial.settings["optimizer.lr"] - 4e-3)
+            - 0.1 * (trial.settings["method.form"] != "b")
+        )
 
     def open(self, file, seed=0):
         return OptunaSearch(file, self.SPACE, self.FIRST, seed)
@@ -343,7 +420,15 @@ class TestOptuna:
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == times
         assert (tmp_path / "table.md").read_text("utf-8").count("\n") == 4
         trained = CliRunner().invoke(
-            app, ["train", str(tmp_path / "ce" / "best.toml"), "--seed", "7", "--out", str(tmp_path / "best")]
+            app,
+            [
+                "train",
+                str(tmp_path / "ce" / "best.toml"),
+                "--seed",
+                "7",
+                "--out",
+                str(tmp_path / "best"),
+            ],
         )
         assert trained.exit_code == 0, trained.output
         assert Path(tmp_path / "best" / "result.json").is_file()

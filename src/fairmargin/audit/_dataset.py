@@ -26,7 +26,10 @@ from fairmargin.audit.significance import Answers, Score
 from fairmargin.batch import DataInfo
 from fairmargin.data.split import Data, Split
 
-LEARNED = ("blind model", "clusters")  # families; they stand below single attributes of the same verdict
+LEARNED = (
+    "blind model",
+    "clusters",
+)  # families; they stand below single attributes of the same verdict
 CLUSTERS = 32  # at least, where there are 50 samples for each
 FOLLOWS = 0.5  # share of the samples that contradict the bias, told as the bias says, from which on it is that bias
 TIED = 1.5  # times as frequent in its class as overall: a bias that goes with the label
@@ -124,7 +127,9 @@ def _check_settings(permutations: int, alpha: float, strong: float, samples: int
         raise ValueError(f"an audit needs at least {LEAST} samples; got {samples}")
 
 
-def _chosen(data: Data, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray, tuple[str, ...], list[str]]:
+def _chosen(
+    data: Data, samples: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...], list[str]]:
     """(positions [n], labels [n] from 0 up, class names, warnings): classes that cannot be halved are left out."""
     everyone = data.train.labels.numpy()
     index = drawn(len(everyone), samples, seed)
@@ -138,10 +143,16 @@ def _chosen(data: Data, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray
         )
     names = tuple(data.info.class_names[y] for y in kept)
     dropped = [name for name, n in zip(data.info.class_names, size, strict=True) if n < 2]
-    warnings = [f"classes with fewer than two samples are left out: {', '.join(dropped)}"] if dropped else []
+    warnings = (
+        [f"classes with fewer than two samples are left out: {', '.join(dropped)}"]
+        if dropped
+        else []
+    )
     if size[kept].min() < 20:
         least = names[int(size[kept].argmin())]
-        warnings.append(f'class "{least}" has only {size[kept].min()} samples; what is said of so few is uncertain')
+        warnings.append(
+            f'class "{least}" has only {size[kept].min()} samples; what is said of so few is uncertain'
+        )
     return index, np.searchsorted(kept, everyone[index]), names, warnings
 
 
@@ -155,7 +166,9 @@ def _attributes(
 ) -> tuple[list[Attribute], list[str]]:
     """(attributes from simple to learned, what was left out and why)."""
     where = torch.from_numpy(index)
-    known, left_out = metadata_attributes({name: [cells[i] for i in index] for name, cells in columns.items()})
+    known, left_out = metadata_attributes(
+        {name: [cells[i] for i in index] for name, cells in columns.items()}
+    )
     statistics, thumbnails = image_statistics(split, where, progress)
     files = file_attributes(split, where, progress)
     return [*statistics, *files, *known, clusters(thumbnails, classes, seed)], left_out
@@ -167,7 +180,12 @@ def clusters(thumbnails: np.ndarray, classes: int, seed: int) -> Attribute:
     found = MiniBatchKMeans(number, n_init=3, batch_size=4096, random_state=seed).fit(thumbnails)
     levels = tuple(f"cluster {k + 1}" for k in range(number))
     return Attribute(
-        "thumbnail clusters", "clusters", "category", found.labels_.astype(np.int64), levels, sees_shape=True
+        "thumbnail clusters",
+        "clusters",
+        "category",
+        found.labels_.astype(np.int64),
+        levels,
+        sees_shape=True,
     )
 
 
@@ -180,15 +198,24 @@ def _ranked(
     bias_of_class: np.ndarray | None,
 ) -> list[Finding]:
     """By verdict, single attributes before learned ones, the stronger first."""
-    verdicts = [_judged(a.attribute, s, alpha, strong) for a, s in zip(answers, scores, strict=True)]
+    verdicts = [
+        _judged(a.attribute, s, alpha, strong) for a, s in zip(answers, scores, strict=True)
+    ]
     level = (SHORTCUT, CORRELATE, NOTHING)
-    groups = [2 * level.index(v) + (a.attribute.family in LEARNED) for a, v in zip(answers, verdicts, strict=True)]
+    groups = [
+        2 * level.index(v) + (a.attribute.family in LEARNED)
+        for a, v in zip(answers, verdicts, strict=True)
+    ]
     findings: list[Finding] = []
     for k in significance.rank(scores, groups):
         stronger = [f for f in findings if f.verdict == SHORTCUT and f.echo_of is None]
         echo = None
         if verdicts[k] == SHORTCUT:
-            alike = (f.attribute.name for f in stronger if significance.echoes(answers[k], f.answers, scored.labels))
+            alike = (
+                f.attribute.name
+                for f in stronger
+                if significance.echoes(answers[k], f.answers, scored.labels)
+            )
             echo = next(alike, None)
         follows = _follows(answers[k], scored, bias_of_class)
         findings.append(Finding(answers[k], scores[k], verdicts[k], echo, follows))
@@ -216,12 +243,16 @@ def _follows(answers: Answers, scored: Scored, bias_of_class: np.ndarray | None)
     """Where label and bias disagree, how often the answer is a class with that bias; if they never do, how often at all."""
     if bias_of_class is None or scored.split.bias is None:
         return None
-    labels, bias = (values.numpy()[scored.index] for values in (scored.split.labels, scored.split.bias))
+    labels, bias = (
+        values.numpy()[scored.index] for values in (scored.split.labels, scored.split.bias)
+    )
     audited = np.unique(labels)  # the dataset's numbers of the classes, in the order of ours
     sayable = np.isin(bias, bias_of_class[audited])  # the bias may be that of a class left out
     contradicts = sayable & (bias != bias_of_class[labels])
     at = contradicts if contradicts.any() else sayable
-    return float((bias_of_class[audited[answers.predicted]] == bias)[at].mean()) if at.any() else None
+    return (
+        float((bias_of_class[audited[answers.predicted]] == bias)[at].mean()) if at.any() else None
+    )
 
 
 def _planted(findings: Sequence[Finding], info: DataInfo) -> dict[str, Any] | None:
@@ -232,7 +263,13 @@ def _planted(findings: Sequence[Finding], info: DataInfo) -> dict[str, Any] | No
     for rank, finding in enumerate(findings, 1):
         if finding.verdict == SHORTCUT and (finding.follows or 0) >= FOLLOWS:
             p = finding.score.p_corrected
-            return {"shortcut": text, "found": True, "by": finding.attribute.name, "rank": rank, "p_corrected": p}
+            return {
+                "shortcut": text,
+                "found": True,
+                "by": finding.attribute.name,
+                "rank": rank,
+                "p_corrected": p,
+            }
     return {"shortcut": text, "found": False, "by": None, "rank": None, "p_corrected": None}
 
 
@@ -253,7 +290,9 @@ def _verdict(findings: Sequence[Finding], scored: Scored) -> str:
     who = f"{first.attribute.name.capitalize()} alone tells"
     if first.attribute.family == "blind model":
         who = "No single attribute does, but all together tell"
-    said = f"{who} the label {100 * first.score.accuracy:.0f} % of the time; chance is {chance:.0f} %."
+    said = (
+        f"{who} the label {100 * first.score.accuracy:.0f} % of the time; chance is {chance:.0f} %."
+    )
     others = [f.attribute.name for f in leaders[1:]]
     echoes = len(shortcuts) - len(leaders)
     if others:

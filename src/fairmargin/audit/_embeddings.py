@@ -47,7 +47,9 @@ READ, CLASSES_READ = 6000, 30  # samples, and largest classes, in which the bias
 ITERATIONS = 60  # of a probe, which has its answers long before its optimum
 ROUNDING = 1e-12  # a variance of distances that float32 embeddings cannot resolve
 
-Pictures = Callable[[list[int]], dict[int, NDArray[np.uint8]]]  # positions → images [C, H, W] of those at hand
+Pictures = Callable[
+    [list[int]], dict[int, NDArray[np.uint8]]
+]  # positions → images [C, H, W] of those at hand
 
 
 def audit_arrays(
@@ -83,18 +85,28 @@ def audit_run(
     """Audit a finished run: its test set as the run recorded it. Pictures come from the dataset, where it is at hand."""
     record = RunRecord.read(Path(folder))
     if record.result is None:
-        raise RunError(f"{folder} is not finished; an audit looks at the end. Continue it: fairmargin train --resume")
+        raise RunError(
+            f"{folder} is not finished; an audit looks at the end. Continue it: fairmargin train --resume"
+        )
     stored = record.arrays("test")
-    names = {key: np.array(record.data[key]) for key in ("class_names", "bias_names") if record.data.get(key)}
+    names = {
+        key: np.array(record.data[key])
+        for key in ("class_names", "bias_names")
+        if record.data.get(key)
+    }
     counts = {"counts": np.array(record.data["counts"])} if "bias_names" in names else {}
     if not counts:
         stored.pop("bias", None)
     facts = {"kind": "run", **{key: record.result[key] for key in ("method", "dataset", "seed")}}
     name = f"{record.result['method']} on {record.result['dataset']}, seed {record.result['seed']}"
-    if "logits" in stored:  # where they are not finite there is no answer, which "predicted" cannot say
+    if (
+        "logits" in stored
+    ):  # where they are not finite there is no answer, which "predicted" cannot say
         stored.pop("predicted", None)
     pictures = partial(_pictures, record)
-    return _audit(read(stored | names | counts), name, facts, pictures, alpha, clusters, seed, progress)
+    return _audit(
+        read(stored | names | counts), name, facts, pictures, alpha, clusters, seed, progress
+    )
 
 
 def _audit(
@@ -166,7 +178,9 @@ def _cross_validated(arrays: Arrays, seed: int, progress: Progress) -> Tensor:
     predicted = torch.full_like(arrays.labels, -1)
     for k in range(FOLDS):
         progress("cross-validating a linear probe", k, FOLDS)
-        predicted[fold == k] = _probe_answers(arrays.embeddings, arrays.labels, fold != k, fold == k, seed)
+        predicted[fold == k] = _probe_answers(
+            arrays.embeddings, arrays.labels, fold != k, fold == k, seed
+        )
     progress("cross-validating a linear probe", FOLDS, FOLDS)
     return predicted
 
@@ -180,7 +194,9 @@ def _folds(values: Tensor, seed: int) -> Tensor:
     return fold
 
 
-def _probe_answers(x: NDArray[np.float32], y: Tensor, fitted: Tensor, judged: Tensor, seed: int) -> Tensor:
+def _probe_answers(
+    x: NDArray[np.float32], y: Tensor, fitted: Tensor, judged: Tensor, seed: int
+) -> Tensor:
     among = fitted.nonzero()[:, 0]
     if len(among) > PROBED:
         drawn = torch.randperm(len(among), generator=torch.Generator().manual_seed(seed))[:PROBED]
@@ -189,7 +205,9 @@ def _probe_answers(x: NDArray[np.float32], y: Tensor, fitted: Tensor, judged: Te
     with one_thread():
         probe = fit_probe(rows, y[among], int(y.max()) + 1, l2=1e-3, max_iterations=ITERATIONS)
     parts = judged.nonzero()[:, 0].split(8192)
-    return torch.cat([probe.logits(unit(torch.from_numpy(x[part.numpy()]))).argmax(1) for part in parts])
+    return torch.cat(
+        [probe.logits(unit(torch.from_numpy(x[part.numpy()]))).argmax(1) for part in parts]
+    )
 
 
 def _judged(arrays: Arrays, predicted: Tensor, seed: int, warnings: list[str]) -> dict[str, Any]:
@@ -199,20 +217,29 @@ def _judged(arrays: Arrays, predicted: Tensor, seed: int, warnings: list[str]) -
     named, said = accuracies(predicted, arrays.labels, bias, counts, seed=seed)
     warnings += said
     if arrays.counts is None:  # without the training set nobody knows what is aligned
-        named = {name: named[name] for name in ("plain", "cell-mean", "worst-group") if name in named}
+        named = {
+            name: named[name] for name in ("plain", "cell-mean", "worst-group") if name in named
+        }
     n = torch.bincount(arrays.labels, minlength=shape[0])
     correct = torch.bincount(arrays.labels[predicted == arrays.labels], minlength=shape[0])
     low, high = wilson(correct, n)
     found: dict[str, Any] = {
         "accuracy": {name: asdict(interval) for name, interval in named.items()},
-        "by_class": {"n": n.tolist(), "correct": correct.tolist(), "low": low.tolist(), "high": high.tolist()},
+        "by_class": {
+            "n": n.tolist(),
+            "correct": correct.tolist(),
+            "low": low.tolist(),
+            "high": high.tolist(),
+        },
         "groups": None,
         "equalised_odds_gap": None,
         "counts": None if arrays.counts is None else arrays.counts.tolist(),
     }
     if bias is not None:
         groups = group_table(predicted, arrays.labels, bias, *shape)
-        warnings += small_groups(groups.n, class_names=arrays.class_names, bias_names=arrays.bias_names)
+        warnings += small_groups(
+            groups.n, class_names=arrays.class_names, bias_names=arrays.bias_names
+        )
         found["groups"] = {name: table.tolist() for name, table in vars(groups).items()}
         found["equalised_odds_gap"] = equalised_odds_gap(predicted, arrays.labels, bias)
     return found
@@ -228,24 +255,36 @@ def _geometry(arrays: Arrays, seed: int, progress: Progress) -> dict[str, Any]:
     if len(known) > PAIRED:
         drawn = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))[:PAIRED]
         known = known[drawn.sort().values]
-    z, y, b = torch.from_numpy(arrays.embeddings[known.numpy()]), arrays.labels[known], arrays.bias[known]
+    z, y, b = (
+        torch.from_numpy(arrays.embeddings[known.numpy()]),
+        arrays.labels[known],
+        arrays.bias[known],
+    )
     similarity = similarities(z, y, b, seed=seed)
     progress("comparing pairs", 1, 3)
     ordered = ordering(z, y, b, seed=seed)
     progress("comparing pairs", 2, 3)
     by_class = fairkl_by_class(z, y, b, len(arrays.class_names))
     progress("comparing pairs", 3, 3)
-    return {"similarity": similarity, "ordering": ordered, "fairkl": {"samples": len(known), "classes": by_class}}
+    return {
+        "similarity": similarity,
+        "ordering": ordered,
+        "fairkl": {"samples": len(known), "classes": by_class},
+    }
 
 
-def fairkl_by_class(features: Tensor, labels: Tensor, bias: Tensor, classes: int) -> list[dict[str, Any]]:
+def fairkl_by_class(
+    features: Tensor, labels: Tensor, bias: Tensor, classes: int
+) -> list[dict[str, Any]]:
     """FairKL of each class, over the pairs whose anchor is of that class.
 
     Of every set of pairs (A⁺, C⁺, A⁻, C⁻ of `losses.fairkl`): how many, mean and deviation of their cosines. "kl" has
     KL(N_A ‖ N_C) of distances for positives and negatives, without a floor on the variance, and None where a set has
     fewer than two pairs or no spread. "fairkl" is the loss itself: the same with the floor, positives plus negatives.
     """
-    _, y, _, sums, _, _ = set_sums(features, labels, bias, 2, True, None, True, False, None)  # [known, 4 sets, 4 sums]
+    _, y, _, sums, _, _ = set_sums(
+        features, labels, bias, 2, True, None, True, False, None
+    )  # [known, 4 sets, 4 sums]
     return [_divergence(sums[y == k].sum(0)) for k in range(classes)]
 
 
@@ -303,7 +342,10 @@ def _read_in_class(arrays: Arrays, y: int, most: int, seed: int) -> dict[str, An
     chosen = chosen.view(values, -1)[:, : max(most // values, LEAST)].flatten()
     x, b = arrays.embeddings[chosen.numpy()], arrays.bias[chosen].unique(return_inverse=True)[1]
     fold = _folds(b, seed)
-    right = sum(int((_probe_answers(x, b, fold != k, fold == k, seed) == b[fold == k]).sum()) for k in range(FOLDS))
+    right = sum(
+        int((_probe_answers(x, b, fold != k, fold == k, seed) == b[fold == k]).sum())
+        for k in range(FOLDS)
+    )
     low, high = wilson(torch.tensor(right), torch.tensor(len(b)))
     chance = 1 / values
     return {
@@ -318,7 +360,9 @@ def _read_in_class(arrays: Arrays, y: int, most: int, seed: int) -> dict[str, An
 # Slices
 
 
-def _described(slices: Slices, arrays: Arrays, predicted: Tensor, shown: int = 16) -> dict[str, Any]:
+def _described(
+    slices: Slices, arrays: Arrays, predicted: Tensor, shown: int = 16
+) -> dict[str, Any]:
     entries = []
     for one in slices.found:
         members = torch.from_numpy(one.members)
@@ -332,7 +376,9 @@ def _described(slices: Slices, arrays: Arrays, predicted: Tensor, shown: int = 1
                 "p": one.p,
                 "p_corrected": one.corrected,
                 "answers": _most_frequent(predicted[members], arrays.class_names),
-                "bias": None if arrays.bias is None else _most_frequent(arrays.bias[members], arrays.bias_names),
+                "bias": None
+                if arrays.bias is None
+                else _most_frequent(arrays.bias[members], arrays.bias_names),
                 "central": one.members[:shown].tolist(),
                 "mistakes": one.mistakes[:shown].tolist(),
             }
@@ -370,4 +416,8 @@ def _pictures(record: RunRecord, positions: list[int]) -> dict[int, NDArray[np.u
     if not record.has_arrays("examples"):
         return {}
     kept = record.arrays("examples")
-    return {int(i): image for i, image in zip(kept["index"], kept["images"], strict=True) if int(i) in set(positions)}
+    return {
+        int(i): image
+        for i, image in zip(kept["index"], kept["images"], strict=True)
+        if int(i) in set(positions)
+    }

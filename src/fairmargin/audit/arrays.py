@@ -11,7 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-KEYS = ("embeddings", "features", "labels", "bias", "logits", "predicted", "class_names", "bias_names", "counts")
+KEYS = (
+    "embeddings",
+    "features",
+    "labels",
+    "bias",
+    "logits",
+    "predicted",
+    "class_names",
+    "bias_names",
+    "counts",
+)
 UNKNOWN = -1
 MOST_ZEROS = 0.1  # share of zero rows above which they are no accident
 
@@ -41,24 +51,38 @@ def read(source: Path | str | Mapping[str, Any]) -> Arrays:
     Labels and bias may be text, also as bytes. Integers are positions in `class_names` and `bias_names` where those are given;
     without, each value that occurs is a class, and named by itself.
     """
-    given, said = (dict(source), "the arrays") if isinstance(source, Mapping) else (_load(Path(source)), str(source))
+    given, said = (
+        (dict(source), "the arrays")
+        if isinstance(source, Mapping)
+        else (_load(Path(source)), str(source))
+    )
     given = {key: _text(key, np.asarray(value)) for key, value in given.items()}
     if objects := [key for key, value in given.items() if value.dtype.hasobject]:
-        raise ValueError(f"{said}: {objects[0]} holds Python objects; give numbers, or text as dtype=str")
+        raise ValueError(
+            f"{said}: {objects[0]} holds Python objects; give numbers, or text as dtype=str"
+        )
     warnings = _ignored(given)
     if "predicted" in given:  # what the model answered counts, whatever its logits say
         given.pop("logits", None)
     embeddings = _embeddings(given, said, warnings)
     labels = _column(given, "labels", len(embeddings))
     if labels is None:
-        raise ValueError(f'{said} has no "labels"; it has {_listed(given)}. Give one class for each embedding')
+        raise ValueError(
+            f'{said} has no "labels"; it has {_listed(given)}. Give one class for each embedding'
+        )
     answers = _answers(given, len(embeddings))
     if labels.dtype.kind == "i" and labels.min() < 0:
-        raise ValueError(f"labels must be ≥ 0; got {labels.min()}. Leave out samples of unknown class")
-    y, predicted, classes = _classes(labels, answers, given.get("logits"), _names(given, "class_names"))
+        raise ValueError(
+            f"labels must be ≥ 0; got {labels.min()}. Leave out samples of unknown class"
+        )
+    y, predicted, classes = _classes(
+        labels, answers, given.get("logits"), _names(given, "class_names")
+    )
     bias, biases = _biases(_column(given, "bias", len(embeddings)), _names(given, "bias_names"))
     if len(np.unique(y)) < 2:
-        raise ValueError(f"all {len(y)} labels are {classes[int(y[0])]!r}; an audit compares classes and needs two")
+        raise ValueError(
+            f"all {len(y)} labels are {classes[int(y[0])]!r}; an audit compares classes and needs two"
+        )
     return Arrays(
         embeddings,
         torch.from_numpy(y),
@@ -107,14 +131,20 @@ def _ignored(given: Mapping[str, Values]) -> list[str]:
     for key in given:
         if key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, n=1)
-            said.append(f'the array "{key}" is not used' + (f'; did you mean "{near[0]}"?' if near else ""))
+            said.append(
+                f'the array "{key}" is not used' + (f'; did you mean "{near[0]}"?' if near else "")
+            )
     return said
 
 
 def _embeddings(given: Mapping[str, Values], said: str, warnings: list[str]) -> NDArray[np.float32]:
     names = [name for name in ("embeddings", "features") if name in given]
     if len(names) != 1:
-        found = 'both "embeddings" and "features"; leave one out' if names else f"{_listed(given)}. Add an array [N, D]"
+        found = (
+            'both "embeddings" and "features"; leave one out'
+            if names
+            else f"{_listed(given)}. Add an array [N, D]"
+        )
         raise ValueError(f'{said} needs one array of "embeddings" (or "features"); it has {found}')
     x = given[names[0]]
     if x.ndim != 2 or not x.size:
@@ -133,7 +163,9 @@ def _embeddings(given: Mapping[str, Values], said: str, warnings: list[str]) -> 
     if zeros := int((~x.any(1)).sum()):
         told = f"{zeros} of {len(x)} rows of {names[0]} are zeros"
         if zeros > MOST_ZEROS * len(x):
-            raise ValueError(f"{told}; export one embedding for each sample, in the order of the labels")
+            raise ValueError(
+                f"{told}; export one embedding for each sample, in the order of the labels"
+            )
         warnings.append(f"{told}: they have no direction, and every cosine with them counts as 0")
     return x
 
@@ -143,7 +175,9 @@ def _column(given: Mapping[str, Values], name: str, length: int) -> Values | Non
         return None
     values = given[name]
     if values.shape != (length,):
-        raise ValueError(f"{name} must have shape [{length}], one for each embedding; got {list(values.shape)}")
+        raise ValueError(
+            f"{name} must have shape [{length}], one for each embedding; got {list(values.shape)}"
+        )
     if values.dtype.kind == "f":
         if not np.array_equal(values, np.round(values)):
             raise ValueError(
@@ -157,7 +191,12 @@ def _answers(given: Mapping[str, Values], length: int) -> Values | None:
     logits = given.get("logits")
     if logits is None:
         return _column(given, "predicted", length)
-    if logits.ndim != 2 or len(logits) != length or logits.dtype.kind not in "fiu" or logits.shape[1] < 2:
+    if (
+        logits.ndim != 2
+        or len(logits) != length
+        or logits.dtype.kind not in "fiu"
+        or logits.shape[1] < 2
+    ):
         raise ValueError(
             f"logits must have shape [{length}, classes], one row for each embedding; got {list(logits.shape)}"
         )
@@ -175,12 +214,18 @@ def _classes(
     """Labels and answers as positions in the classes' names."""
     if logits is not None:
         if labels.dtype.kind == "U" and names is None:
-            raise ValueError("labels are text and logits are columns; give class_names in the columns' order")
+            raise ValueError(
+                "labels are text and logits are columns; give class_names in the columns' order"
+            )
         names = names or tuple(map(str, range(logits.shape[1])))
         if len(names) != logits.shape[1]:
-            raise ValueError(f"there are {len(names)} class_names for {logits.shape[1]} columns of logits")
+            raise ValueError(
+                f"there are {len(names)} class_names for {logits.shape[1]} columns of logits"
+            )
     if names is None and answers is not None and labels.dtype.kind != answers.dtype.kind:
-        raise ValueError(f"labels are {labels.dtype} and predicted are {answers.dtype}; give both in the same words")
+        raise ValueError(
+            f"labels are {labels.dtype} and predicted are {answers.dtype}; give both in the same words"
+        )
     if names is None:
         seen = labels if answers is None else np.concatenate([labels, answers[_known(answers)]])
         values = np.unique(seen)
@@ -202,11 +247,15 @@ def _coded(values: Values, among: Values) -> NDArray[np.int64]:
     return np.where(_known(values), np.searchsorted(among, values), UNKNOWN).astype(np.int64)
 
 
-def _positions(values: Values, names: tuple[str, ...], name: str, names_key: str) -> NDArray[np.int64]:
+def _positions(
+    values: Values, names: tuple[str, ...], name: str, names_key: str
+) -> NDArray[np.int64]:
     """Positions in `names`; −1 for −1 or an empty text."""
     if values.dtype.kind == "U":
         if missing := set(map(str, np.unique(values[_known(values)]))) - set(names):
-            raise ValueError(f"{name} holds {sorted(missing)[0]!r}, which is not in {names_key}: {', '.join(names)}")
+            raise ValueError(
+                f"{name} holds {sorted(missing)[0]!r}, which is not in {names_key}: {', '.join(names)}"
+            )
         place = {word: k for k, word in enumerate(names)}
         return np.array([place.get(str(value), UNKNOWN) for value in values], np.int64)
     if values.min() < UNKNOWN or values.max() >= len(names):
@@ -217,14 +266,18 @@ def _positions(values: Values, names: tuple[str, ...], name: str, names_key: str
     return values.astype(np.int64)
 
 
-def _biases(values: Values | None, names: tuple[str, ...] | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+def _biases(
+    values: Values | None, names: tuple[str, ...] | None
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     if values is None or not _known(values).any():
         return None, ()
     if names is not None:
         return _positions(values, names, "bias", "bias_names"), names
     among = np.unique(values[_known(values)])
     if among.dtype.kind != "U" and among[0] < 0:
-        raise ValueError(f"bias must be ≥ 0, or −1 for unknown; got {among[0]}. Recode the attribute from 0 up")
+        raise ValueError(
+            f"bias must be ≥ 0, or −1 for unknown; got {among[0]}. Recode the attribute from 0 up"
+        )
     return _coded(values, among), tuple(map(str, among))
 
 

@@ -24,12 +24,16 @@ from fairmargin.data.split import FileSplit, Split
 from fairmargin.data.table import find_column, read_table
 from fairmargin.runtime.threads import one_thread
 
-AT_ONCE = 1 << 19  # values of pixels held at a time: what the processor caches, several copies of it
+AT_ONCE = (
+    1 << 19
+)  # values of pixels held at a time: what the processor caches, several copies of it
 EDGE = 0.1  # brightness per pixel from which on there is an edge
 PIECES = 7  # of each side of the border
 COARSE = 4  # levels of a channel for the commonest colour
 THUMBNAILS, SIDE = "thumbnails", 8  # pixels along a side of what clusters are made of
-NUMBERS_FROM = 20  # distinct numbers in a metadata column, above which it is a number and not a category
+NUMBERS_FROM = (
+    20  # distinct numbers in a metadata column, above which it is a number and not a category
+)
 MOST_LEVELS = 0.2  # distinct values per sample, above which a column is a name of samples and not an attribute
 EMPTY = "(empty)"
 
@@ -85,7 +89,9 @@ class Pictures:
 
 
 def background_colour(p: Pictures) -> Tensor:
-    return p.ring.median(2).values  # the median keeps a flat background exact where the object touches it
+    return p.ring.median(
+        2
+    ).values  # the median keeps a flat background exact where the object touches it
 
 
 def commonest_colour(p: Pictures) -> Tensor:
@@ -94,7 +100,9 @@ def commonest_colour(p: Pictures) -> Tensor:
     code = ((level[:, 0] * COARSE + level[:, 1]) * COARSE + level[:, 2]).flatten(1)
     n, boxes = len(code), COARSE**3
     offset = boxes * torch.arange(n)[:, None]
-    fullest = torch.bincount((code + offset).flatten(), minlength=n * boxes).view(n, boxes).argmax(1)
+    fullest = (
+        torch.bincount((code + offset).flatten(), minlength=n * boxes).view(n, boxes).argmax(1)
+    )
     parts = torch.stack([fullest // COARSE**2, fullest // COARSE % COARSE, fullest % COARSE], 1)
     return (parts + 0.5) / COARSE
 
@@ -156,7 +164,9 @@ def edge_density(p: Pictures) -> Tensor:
     down = p.grey[:, 1:, :-1] - p.grey[:, :-1, :-1]
     right = p.grey[:, :-1, 1:] - p.grey[:, :-1, :-1]
     steep = (down**2 + right**2) > EDGE**2
-    return steep.float().flatten(1).mean(1, keepdim=True).nan_to_num(0.0)  # a picture one pixel wide has none
+    return (
+        steep.float().flatten(1).mean(1, keepdim=True).nan_to_num(0.0)
+    )  # a picture one pixel wide has none
 
 
 @dataclass(frozen=True)
@@ -166,7 +176,9 @@ class Statistic:
     of: Callable[[Pictures], Tensor]
 
 
-STATISTICS: dict[str, Statistic] = {  # the simplest first: of two that tell the label equally well it is ranked higher
+STATISTICS: dict[
+    str, Statistic
+] = {  # the simplest first: of two that tell the label equally well it is ranked higher
     "background colour": Statistic("background", "colour", background_colour),
     "commonest colour": Statistic("colour", "colour", commonest_colour),
     "mean colour": Statistic("colour", "colour", lambda p: p.mean),
@@ -183,9 +195,13 @@ STATISTICS: dict[str, Statistic] = {  # the simplest first: of two that tell the
 }
 
 
-def image_statistics(split: Split, index: Tensor, progress: Progress = silent) -> tuple[list[Attribute], np.ndarray]:
+def image_statistics(
+    split: Split, index: Tensor, progress: Progress = silent
+) -> tuple[list[Attribute], np.ndarray]:
     """Every row of `STATISTICS` for the samples `index`, and their thumbnails, float32 [N, 3·8·8]."""
-    measures = {name: statistic.of for name, statistic in STATISTICS.items()} | {THUMBNAILS: _thumbnail}
+    measures = {name: statistic.of for name, statistic in STATISTICS.items()} | {
+        THUMBNAILS: _thumbnail
+    }
     step = max(1, AT_ONCE // max(1, split.images(index[:1]).numel()))
     kept: dict[str, Tensor] = {}
     with one_thread():
@@ -194,10 +210,13 @@ def image_statistics(split: Split, index: Tensor, progress: Progress = silent) -
             for name, measure in measures.items():
                 values = measure(pictures)
                 # All of it at once: small pieces kept between large ones that are freed would scatter the memory.
-                kept.setdefault(name, torch.empty(len(index), values.shape[1]))[start : start + step] = values
+                kept.setdefault(name, torch.empty(len(index), values.shape[1]))[
+                    start : start + step
+                ] = values
             progress("looking at pictures", min(start + step, len(index)), len(index))
     attributes = [
-        Attribute(name, statistic.family, statistic.kind, kept[name].numpy()) for name, statistic in STATISTICS.items()
+        Attribute(name, statistic.family, statistic.kind, kept[name].numpy())
+        for name, statistic in STATISTICS.items()
     ]
     return attributes, kept[THUMBNAILS].numpy()
 
@@ -239,7 +258,9 @@ def metadata_attributes(columns: Mapping[str, Sequence[str]]) -> tuple[list[Attr
         elif numbers is not None and len(distinct) > NUMBERS_FROM:
             found.append(Attribute(name, "metadata", "number", numbers[:, None]))
         elif len(distinct) > max(MOST_LEVELS * len(texts), 2):
-            left_out.append(f'column "{name}": {len(distinct):,} different values, a name rather than an attribute')
+            left_out.append(
+                f'column "{name}": {len(distinct):,} different values, a name rather than an attribute'
+            )
         else:
             found.append(_category(name, "metadata", texts))
     return found, left_out
@@ -248,11 +269,17 @@ def metadata_attributes(columns: Mapping[str, Sequence[str]]) -> tuple[list[Attr
 def _numbers(texts: Sequence[str]) -> np.ndarray | None:
     """float32 [N], or None if some text is no finite number; empty cells lie below all others."""
     try:
-        values = np.array([math.nan if text == EMPTY else float(text) for text in texts], np.float64)
+        values = np.array(
+            [math.nan if text == EMPTY else float(text) for text in texts], np.float64
+        )
     except ValueError:
         return None
     known = values[~np.isnan(values)]
-    if not len(known) or not np.isfinite(known).all() or len(known) < sum(text != EMPTY for text in texts):
+    if (
+        not len(known)
+        or not np.isfinite(known).all()
+        or len(known) < sum(text != EMPTY for text in texts)
+    ):
         return None
     return np.nan_to_num(values, nan=2 * known.min() - known.max() - 1).astype(np.float32)
 
@@ -269,6 +296,12 @@ def manifest_columns(
     """What else a manifest says of the files `paths`: the columns of its table except `leave_out`, in that order."""
     header, rows = read_table(manifest)
     at = find_column(manifest, header, path_column, "path_column")
-    row_of = {Path(os.path.abspath(base / cells[at])): cells for _, cells in rows if len(cells) == len(header)}
-    others = {name: k for k, name in enumerate(header) if name and k != at and name not in leave_out}
+    row_of = {
+        Path(os.path.abspath(base / cells[at])): cells
+        for _, cells in rows
+        if len(cells) == len(header)
+    }
+    others = {
+        name: k for k, name in enumerate(header) if name and k != at and name not in leave_out
+    }
     return {name: [row_of[path][k] for path in paths] for name, k in others.items()}

@@ -27,7 +27,9 @@ class Limit:
         check_choice(self.name, "accuracy", (*NAMES, GAP))
         if not 0 <= self.bound <= 1:
             percent = f" Did you mean {self.bound / 100:g}?" if 1 < self.bound <= 100 else ""
-            raise ValueError(f"the limit on {self.name} must be a fraction from 0 to 1; got {self.bound:g}.{percent}")
+            raise ValueError(
+                f"the limit on {self.name} must be a fraction from 0 to 1; got {self.bound:g}.{percent}"
+            )
 
     @property
     def at_most(self) -> bool:
@@ -64,7 +66,11 @@ class Check:
 
     @property
     def broken(self) -> bool:
-        return self.compared > self.limit.bound if self.limit.at_most else self.compared < self.limit.bound
+        return (
+            self.compared > self.limit.bound
+            if self.limit.at_most
+            else self.compared < self.limit.bound
+        )
 
     @property
     def unsure(self) -> bool:
@@ -76,13 +82,21 @@ class Check:
         return not self.broken and not self.unjudged
 
     def __str__(self) -> str:
-        interval = "no interval" if self.low is None or self.high is None else f"{self.low:.3f}–{self.high:.3f}"
+        interval = (
+            "no interval"
+            if self.low is None or self.high is None
+            else f"{self.low:.3f}–{self.high:.3f}"
+        )
         if self.lower_bound and self.low is None:
             interval += ": the value is compared"
         wanted = f"{'at most' if self.limit.at_most else 'at least'} {self.limit.bound:g}"
         what, number = self.limit.name, f"{self.value:.3f}"
         if self.lower_bound and self.low is not None:
-            what, number, interval = f"lower end of {what}", f"{self.compared:.3f}", f"{number}, {interval}"
+            what, number, interval = (
+                f"lower end of {what}",
+                f"{self.compared:.3f}",
+                f"{number}, {interval}",
+            )
         state = "BROKEN" if self.broken else "UNSURE" if self.unsure else "holds "
         doubt = f"; {self._doubt()}" if self.unsure else ""
         return f"{state}  {what}: {number} ({interval}), {wanted} wanted{doubt}"
@@ -131,7 +145,13 @@ def check(
     ignore_small_groups: bool = False,
 ) -> list[Check]:
     """The limits that the run breaks, or may break in groups too small to tell; none is what one hopes for."""
-    found = checks(run, limits, classifier=classifier, lower_bound=lower_bound, ignore_small_groups=ignore_small_groups)
+    found = checks(
+        run,
+        limits,
+        classifier=classifier,
+        lower_bound=lower_bound,
+        ignore_small_groups=ignore_small_groups,
+    )
     return [one for one in found if not one.holds]
 
 
@@ -149,13 +169,19 @@ class Judged:
 
         record = RunRecord.read(run)
         if record.result is None:
-            raise CannotCheckError(f"{run} is not finished; continue it: fairmargin train --resume {run}")
+            raise CannotCheckError(
+                f"{run} is not finished; continue it: fairmargin train --resume {run}"
+            )
         test = record.result["test"]
         if classifier not in test:
-            raise CannotCheckError(f"{run} has no classifier {classifier!r}; it evaluated {', '.join(map(repr, test))}")
+            raise CannotCheckError(
+                f"{run} has no classifier {classifier!r}; it evaluated {', '.join(map(repr, test))}"
+            )
         return Judged(run, test[classifier], record.data)
 
-    def checks(self, limits: Sequence[Limit], lower_bound: bool, ignore_small_groups: bool) -> list[Check]:
+    def checks(
+        self, limits: Sequence[Limit], lower_bound: bool, ignore_small_groups: bool
+    ) -> list[Check]:
         found = {limit.name: self._measured(limit.name) for limit in limits}
         if missing := [name for name, at in found.items() if at is None]:
             why = (
@@ -169,7 +195,14 @@ class Judged:
         small = () if ignore_small_groups else self._small_groups()
         unjudged = dict.fromkeys(OF_LARGE_GROUPS, small)
         return [
-            Check(limit, at["value"], at.get("low"), at.get("high"), lower_bound, unjudged.get(limit.name, ()))
+            Check(
+                limit,
+                at["value"],
+                at.get("low"),
+                at.get("high"),
+                lower_bound,
+                unjudged.get(limit.name, ()),
+            )
             for limit in limits
             if (at := found[limit.name]) is not None
         ]
@@ -189,7 +222,11 @@ class Judged:
         if groups is None or not any(n >= LEAST for row in groups["n"] for n in row):
             return ()
         return tuple(
-            SmallGroup(f"(label={self._name('class_names', y)}, bias={self._name('bias_names', b)})", n, correct)
+            SmallGroup(
+                f"(label={self._name('class_names', y)}, bias={self._name('bias_names', b)})",
+                n,
+                correct,
+            )
             for y, (sizes, right) in enumerate(zip(groups["n"], groups["correct"], strict=True))
             for b, (n, correct) in enumerate(zip(sizes, right, strict=True))
             if 0 < n < LEAST

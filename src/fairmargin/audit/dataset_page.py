@@ -27,7 +27,9 @@ def sections(
 ) -> list[Section]:
     leaders = [f for f in findings if f.verdict == SHORTCUT and f.echo_of is None]
     correlates = [f for f in findings if f.verdict == CORRELATE]
-    pages = [_looks(k, f, scored) for k, f in enumerate(leaders[:PICTURED] or correlates[:CORRELATES], 1)]
+    pages = [
+        _looks(k, f, scored) for k, f in enumerate(leaders[:PICTURED] or correlates[:CORRELATES], 1)
+    ]
     return [
         *([_planted_section(planted)] if planted else []),
         _ranking(findings, scored),
@@ -57,7 +59,9 @@ def _ranking(findings: Sequence[Finding], scored: Scored) -> Section:
     rows = []
     for rank, f in enumerate(findings, 1):
         bar = thin_bar(min(max(f.score.accuracy, 0), 1), None, None, chance)
-        right = Markup("{}{}").format(f"{100 * f.score.accuracy:.1f} ± {100 * f.score.error:.1f}", bar)
+        right = Markup("{}{}").format(
+            f"{100 * f.score.accuracy:.1f} ± {100 * f.score.error:.1f}", bar
+        )
         name = Markup("{}. {} <small>{}</small>").format(rank, f.attribute.name, f.attribute.family)
         kind = "echo" if f.echo_of else f.verdict
         tag = Markup('<span class="verdict {}">{}</span>').format(kind, f.verdict)
@@ -70,9 +74,7 @@ def _ranking(findings: Sequence[Finding], scored: Scored) -> Section:
         "nothing that a stronger one does not."
     )
     if has_bias:
-        lead += (
-            " The known bias was not looked at; “follows bias” is how often an attribute says what the bias says where"
-        )
+        lead += " The known bias was not looked at; “follows bias” is how often an attribute says what the bias says where"
         lead += " bias and label disagree."
     bias = ["follows bias, %"] if has_bias else []
     head = ["attribute", "right, %", "strength", "p, corrected", "verdict", *bias, "remark"]
@@ -115,7 +117,9 @@ def _values(finding: Finding, scored: Scored, classes: np.ndarray) -> Figure:
     if attribute.kind in ("colour", "number"):
         values = finding.answers.values[at]
         if attribute.kind == "colour":
-            return Figure(label, drawings.colour_bars(values, labels, names, label), "Each bar is one class.")
+            return Figure(
+                label, drawings.colour_bars(values, labels, names, label), "Each bar is one class."
+            )
         caption = "Dot: middle value; thick: half of the samples; thin: nine tenths."
         return Figure(label, drawings.boxes(values[:, 0], labels, names, label), caption)
     if attribute.kind == "category":
@@ -123,18 +127,24 @@ def _values(finding: Finding, scored: Scored, classes: np.ndarray) -> Figure:
     told = np.searchsorted(classes, finding.answers.predicted[at])
     known = np.isin(finding.answers.predicted[at], classes)
     share = _shares(labels[known], told[known], len(names), len(names))
-    body = drawings.share_map(share, names, names, f"Classes as the {attribute.name} alone tells them")
+    body = drawings.share_map(
+        share, names, names, f"Classes as the {attribute.name} alone tells them"
+    )
     caption = "Rows: the label. Columns: what the attribute alone says, in per cent."
     return Figure(f"What the {attribute.name} takes each class for", body, caption)
 
 
-def _levels(finding: Finding, labels: np.ndarray, names: Sequence[str], at: np.ndarray, label: str) -> Figure:
+def _levels(
+    finding: Finding, labels: np.ndarray, names: Sequence[str], at: np.ndarray, label: str
+) -> Figure:
     codes, levels = finding.answers.values[at], finding.attribute.levels
     common = np.argsort(-np.bincount(codes, minlength=len(levels)), kind="stable")[:ROWS]
     common.sort()
     share = _shares(labels, codes, len(names), len(levels))[:, common]
     body = drawings.share_map(share, names, [levels[k] for k in common], label)
-    return Figure(label, body, "Rows: the label. Columns: the commonest values, in per cent of the row.")
+    return Figure(
+        label, body, "Rows: the label. Columns: the commonest values, in per cent of the row."
+    )
 
 
 def _shares(rows: np.ndarray, columns: np.ndarray, height: int, width: int) -> np.ndarray:

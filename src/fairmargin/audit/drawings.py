@@ -15,7 +15,9 @@ COLOURS = 12  # shown of each class; the others are one grey piece
 PIXELATED = 48  # pixels; smaller pictures are enlarged without smoothing
 
 
-def colour_bars(colours: NDArray[np.floating], labels: np.ndarray, names: Sequence[str], label: str) -> Markup:
+def colour_bars(
+    colours: NDArray[np.floating], labels: np.ndarray, names: Sequence[str], label: str
+) -> Markup:
     """For each class a bar cut into its commonest colours, in proportion; `colours` are [n, 3] from 0 to 1."""
     left = _left(names)
     parts = []
@@ -26,7 +28,9 @@ def colour_bars(colours: NDArray[np.floating], labels: np.ndarray, names: Sequen
         at = left
         for share, (r, g, b), told in _commonest(mine):
             wide = share * (WIDTH - 2 - left)
-            rect = Markup('<rect x="{}" y="{}" width="{}" height="{}" fill="rgb({},{},{})"><title>{}</title></rect>')
+            rect = Markup(
+                '<rect x="{}" y="{}" width="{}" height="{}" fill="rgb({},{},{})"><title>{}</title></rect>'
+            )
             place = number(at), number(top), number(wide + 0.2), number(ROW - 4)
             parts.append(rect.format(*place, r, g, b, f"{name}: {told}, {100 * share:.0f} %"))
             at += wide
@@ -49,7 +53,9 @@ def _commonest(colours: NDArray[np.floating]) -> list[tuple[float, tuple[int, in
     return [*pieces, (rest, (128, 128, 128), "other colours")] if rest > 1e-9 else pieces
 
 
-def boxes(values: NDArray[np.floating], labels: np.ndarray, names: Sequence[str], label: str) -> Markup:
+def boxes(
+    values: NDArray[np.floating], labels: np.ndarray, names: Sequence[str], label: str
+) -> Markup:
     """For each class its middle value, the middle half of its samples (thick) and the middle nine tenths (thin)."""
     left, bottom = _left(names), 4 + len(names) * ROW
     low, high = (float(v) for v in np.quantile(values, [0.005, 0.995]))
@@ -86,17 +92,25 @@ def _box(q: Sequence[float], y: float, told: str) -> Markup:
     return Markup("<g><title>{}</title>{}{}{}</g>").format(told, line, thick, dot)
 
 
-def share_map(share: NDArray[np.floating], rows: Sequence[str], columns: Sequence[str], label: str) -> Markup:
+def share_map(
+    share: NDArray[np.floating], rows: Sequence[str], columns: Sequence[str], label: str
+) -> Markup:
     """Shares of each row in per cent, darker for more; the row's largest is framed."""
     left, tops = _left(rows), [short(name, 13) for name in columns]
     turned = max(map(len, tops)) * 5.6 > (WIDTH - left) / len(tops)
-    over = max(0.0, 4.1 * len(tops[-1]) - 10) if turned else 0.0  # how far the last turned name leans out
+    over = (
+        max(0.0, 4.1 * len(tops[-1]) - 10) if turned else 0.0
+    )  # how far the last turned name leans out
     wide = min((WIDTH - left - 2 - over) / len(tops), 60)
     top = 12 + 4.4 * max(map(len, tops)) if turned else 18.0
     parts = []
     for j, name in enumerate(tops):
         x = left + (j + 0.5) * wide
-        parts.append(_text(x + 3, top - 5, name, "start", -48) if turned else _text(x, top - 6, name, "middle"))
+        parts.append(
+            _text(x + 3, top - 5, name, "start", -48)
+            if turned
+            else _text(x, top - 6, name, "middle")
+        )
     frames = []
     for i, name in enumerate(rows):
         y = top + i * ROW
@@ -109,7 +123,9 @@ def share_map(share: NDArray[np.floating], rows: Sequence[str], columns: Sequenc
             inside = [told, rect.format(f"h{step}", *place)]
             if wide >= 19:
                 x = left + (j + 0.5) * wide
-                inside.append(_text(x, y + ROW / 2 + 3.5, f"{100 * share[i, j]:.0f}", f"middle i{step}"))
+                inside.append(
+                    _text(x, y + ROW / 2 + 3.5, f"{100 * share[i, j]:.0f}", f"middle i{step}")
+                )
             parts.append(Markup("<g>") + Markup("").join(inside) + Markup("</g>"))
             if share[i, j] > 0 and j == int(share[i].argmax()):
                 frames.append(rect.format("aligned", *place))
@@ -121,8 +137,14 @@ def _left(names: Sequence[str]) -> float:
 
 
 def _text(x: float, y: float, content: str, kind: str, turn: float = 0) -> Markup:
-    turned = Markup(' transform="rotate({} {} {})"').format(number(turn), number(x), number(y)) if turn else ""
-    return Markup('<text x="{}" y="{}" class="{}"{}>{}</text>').format(number(x), number(y), kind, turned, content)
+    turned = (
+        Markup(' transform="rotate({} {} {})"').format(number(turn), number(x), number(y))
+        if turn
+        else ""
+    )
+    return Markup('<text x="{}" y="{}" class="{}"{}>{}</text>').format(
+        number(x), number(y), kind, turned, content
+    )
 
 
 @dataclass(frozen=True)
@@ -156,7 +178,9 @@ def contrasts(rows: Sequence[Contrast], attribute: str) -> Markup:
 
 def _contrast(row: Contrast, attribute: str) -> Markup:
     said = f"{100 * row.share:.0f} % contradict"
-    typical = Markup("").join(_shown(one, f"{row.name}, as the {attribute} expects", "") for one in row.typical)
+    typical = Markup("").join(
+        _shown(one, f"{row.name}, as the {attribute} expects", "") for one in row.typical
+    )
     others = Markup("").join(
         _shown(one, f"{row.name}, which the {attribute} takes for {one.told_as}", one.told_as)
         for one in row.contradicting
@@ -171,4 +195,6 @@ def _contrast(row: Contrast, attribute: str) -> Markup:
 def _shown(one: Shown, alt: str, below: str) -> Markup:
     kind = Markup(' class="pixelated"') if max(one.pixels.shape[1:]) < PIXELATED else ""
     note = Markup("<small>{}</small>").format(short(below, 9)) if below else ""
-    return Markup('<span><img src="{}" alt="{}"{}>{}</span>').format(picture(one.pixels), alt, kind, note)
+    return Markup('<span><img src="{}" alt="{}"{}>{}</span>').format(
+        picture(one.pixels), alt, kind, note
+    )

@@ -19,7 +19,9 @@ class Finding:
     score: Score
     verdict: str
     echo_of: str | None = None  # the name of a stronger shortcut beside which it tells nothing
-    follows: float | None = None  # of the samples that contradict the known bias, the share told as the bias says
+    follows: float | None = (
+        None  # of the samples that contradict the known bias, the share told as the bias says
+    )
 
     @property
     def attribute(self) -> Attribute:

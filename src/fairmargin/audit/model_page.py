@@ -48,7 +48,11 @@ class Samples:
 
 def pictured(found: Json) -> list[int]:
     """Positions of the samples whose pictures the page shows, if it can."""
-    shown = [one[kind][:SHOWN] for one in found["slices"]["found"][:STRIPS] for kind in ("central", "mistakes")]
+    shown = [
+        one[kind][:SHOWN]
+        for one in found["slices"]["found"][:STRIPS]
+        for kind in ("central", "mistakes")
+    ]
     return sorted({position for positions in shown for position in positions})
 
 
@@ -63,7 +67,13 @@ def verdict(found: Json) -> str:
         ]
     readable = (found["bias_readable"] or {}).get("above_chance")
     if readable is not None:
-        how = "can be" if readable >= LEGIBLE else "can partly be" if readable > FAINT else "can hardly be"
+        how = (
+            "can be"
+            if readable >= LEGIBLE
+            else "can partly be"
+            if readable > FAINT
+            else "can hardly be"
+        )
         said.append(f"Inside a class the bias {how} read off the embedding.")
     return " ".join([*said, _slices_verdict(found)])
 
@@ -110,7 +120,9 @@ def _interval(at: Json) -> str:
 
 
 def _bar(at: Json) -> Markup:
-    return Markup("{}{}").format(_percent(at["value"]), figures.thin_bar(at["value"], at["low"], at["high"]))
+    return Markup("{}{}").format(
+        _percent(at["value"]), figures.thin_bar(at["value"], at["low"], at["high"])
+    )
 
 
 def _number(x: float | None, decimals: int = 2) -> str:
@@ -150,7 +162,9 @@ def _accuracy(found: Json) -> Section:
     classes = [
         {"name": name, "n": n, "value": c / n, "low": low, "high": high}
         for name, n, c, low, high in zip(
-            found["class_names"], *(by_class[k] for k in ("n", "correct", "low", "high")), strict=True
+            found["class_names"],
+            *(by_class[k] for k in ("n", "correct", "low", "high")),
+            strict=True,
         )
         if n
     ]
@@ -162,7 +176,13 @@ def _accuracy(found: Json) -> Section:
             Table(
                 ("weakest groups: label / bias", "%", "95 % interval", "samples", *train),
                 [
-                    (at["name"], _bar(at), _interval(at), f"{at['n']:,}", *([f"{at['train']:,}"] if train else []))
+                    (
+                        at["name"],
+                        _bar(at),
+                        _interval(at),
+                        f"{at['n']:,}",
+                        *([f"{at['train']:,}"] if train else []),
+                    )
                     for at in worst
                 ],
                 (1, 2, 3, 4)[: 3 + len(train)],
@@ -175,7 +195,11 @@ def _accuracy(found: Json) -> Section:
             (1, 2, 3),
         )
     )
-    judge = "the model's own answers" if found["classifier"] == "own" else f"a {found['classifier']} cross-validated"
+    judge = (
+        "the model's own answers"
+        if found["classifier"] == "own"
+        else f"a {found['classifier']} cross-validated"
+    )
     return Section(
         "accuracy",
         "Whom it fails",
@@ -200,9 +224,7 @@ def _heat_map(found: Json) -> list[Figure]:
         train,
         np.zeros(n.shape, bool) if train is None else _aligned(train),
     )
-    caption = (
-        "Each cell is the share of right answers, in per cent, of samples with one label (row) and one bias (column)."
-    )
+    caption = "Each cell is the share of right answers, in per cent, of samples with one label (row) and one bias (column)."
     if train is not None:
         caption += " Framed: groups that the training set over-represents. Dotted: groups it does not have."
     return [Figure("Label by bias", figures.heat_map(cells, "Accuracy by label and bias"), caption)]
@@ -221,11 +243,23 @@ def _geometry(found: Json) -> Section:
     geometry = found["geometry"]
     order = geometry["ordering"]
     links = [
-        (f"{PAIRS[link['closer']]} before {PAIRS[link['farther']]}", _number(link["share"]), good, says)
+        (
+            f"{PAIRS[link['closer']]} before {PAIRS[link['farther']]}",
+            _number(link["share"]),
+            good,
+            says,
+        )
         for link, good, says in zip(order["links"], GOOD, SAYS, strict=True)
     ]
     if order["total"] is not None:
-        links.append(("all at once, for every pair of an anchor", _number(order["total"]), "0.00", "share of anchors"))
+        links.append(
+            (
+                "all at once, for every pair of an anchor",
+                _number(order["total"]),
+                "0.00",
+                "share of anchors",
+            )
+        )
     first = {one["label"]: one["shares"][0] for one in order["classes"]}
     classes = [
         (
@@ -236,7 +270,9 @@ def _geometry(found: Json) -> Section:
             _number(one["kl"]["negative"]),
             _number(one["fairkl"], 3),
         )
-        for k, (name, one) in enumerate(zip(found["class_names"], geometry["fairkl"]["classes"], strict=True))
+        for k, (name, one) in enumerate(
+            zip(found["class_names"], geometry["fairkl"]["classes"], strict=True)
+        )
         if one["sets"][SETS[0]]["pairs"] or one["sets"][SETS[1]]["pairs"]
     ]
     classes.sort(key=lambda row: -float(row[-1].replace("−", "-")) if row[-1] != "–" else 1.0)
@@ -248,7 +284,11 @@ def _geometry(found: Json) -> Section:
         f"{geometry['fairkl']['samples']:,}.",
         _histograms(geometry["similarity"]),
         (
-            Table(("the paper's ordering", "share in this order", "without bias", "what it says"), links, (1, 2)),
+            Table(
+                ("the paper's ordering", "share in this order", "without bias", "what it says"),
+                links,
+                (1, 2),
+            ),
             Table(
                 (
                     "class of the anchor",
@@ -277,10 +317,17 @@ def _histograms(similarity: Json) -> list[Figure]:
         span = float(edges[used[0]]), float(edges[used[-1] + 1])
         tallest = max((c / max(c.sum(), 1)).max() for c in counts)
         sets = [
-            figures.Histogram(c, one["mean"], sign, k == 0) for k, (c, one) in enumerate(zip(counts, pair, strict=True))
+            figures.Histogram(c, one["mean"], sign, k == 0)
+            for k, (c, one) in enumerate(zip(counts, pair, strict=True))
         ]
         caption = "Filled: pairs that share the bias. Dashed: pairs that do not. Triangles: means."
-        made.append(Figure(title, figures.histograms(edges, sets, span, tallest, f"Cosines: {title.lower()}"), caption))
+        made.append(
+            Figure(
+                title,
+                figures.histograms(edges, sets, span, tallest, f"Cosines: {title.lower()}"),
+                caption,
+            )
+        )
     return made
 
 
@@ -306,7 +353,9 @@ def _readable(found: Json) -> Section:
         "Can the bias be read off it?",
         lead,
         (),
-        [Table(("class", "% right", "95 % interval", "chance", "samples"), rows, (1, 2, 3, 4))] if rows else (),
+        [Table(("class", "% right", "95 % interval", "chance", "samples"), rows, (1, 2, 3, 4))]
+        if rows
+        else (),
     )
 
 
@@ -352,9 +401,19 @@ def _slices(found: Json, samples: Samples) -> Section:
     strips = [
         strip
         for k, one in enumerate(slices["found"][:STRIPS], 1)
-        for kind, title in (("central", "the most central samples"), ("mistakes", "the most central mistakes"))
+        for kind, title in (
+            ("central", "the most central samples"),
+            ("mistakes", "the most central mistakes"),
+        )
         if (kind == "central" or one["mistakes"][:SHOWN] != one["central"][:SHOWN])
-        and (strip := _strip(f"Slice {k}, of class {names[one['class']]}: {title}", one[kind][:SHOWN], samples, names))
+        and (
+            strip := _strip(
+                f"Slice {k}, of class {names[one['class']]}: {title}",
+                one[kind][:SHOWN],
+                samples,
+                names,
+            )
+        )
     ]
     return Section(
         "slices",
@@ -373,7 +432,9 @@ def _shares(values: Sequence[Json]) -> str:
     return ", ".join(f"{one['name']} {100 * one['share']:.0f} %" for one in values)
 
 
-def _strip(title: str, positions: Sequence[int], samples: Samples, names: Sequence[str]) -> Figure | None:
+def _strip(
+    title: str, positions: Sequence[int], samples: Samples, names: Sequence[str]
+) -> Figure | None:
     item = Markup('<li><img src="{}" alt="Sample {}, label {}"{}><p class="said">{}</p></li>')
     items = []
     for position in positions:
@@ -383,7 +444,9 @@ def _strip(title: str, positions: Sequence[int], samples: Samples, names: Sequen
         said = "no answer" if answer < 0 else names[answer]
         pixelated = Markup(' class="pixelated"') if max(image.shape[1:]) < TINY else ""
         mark = "✓" if answer == label else "✗"
-        items.append(item.format(figures.picture(image), position, names[label], pixelated, f"{said} {mark}"))
+        items.append(
+            item.format(figures.picture(image), position, names[label], pixelated, f"{said} {mark}")
+        )
     if not items:
         return None
     body = Markup('<ul class="strip">') + Markup("").join(items) + Markup("</ul>")

@@ -20,7 +20,12 @@ SHOWN = ("aligned", "conflicting", "cell-mean")
 
 
 def retrain(
-    config_of: Callable[[str], Config], data: Data, *, samples: int, seed: int, progress: Progress = silent
+    config_of: Callable[[str], Config],
+    data: Data,
+    *,
+    samples: int,
+    seed: int,
+    progress: Progress = silent,
 ) -> dict[str, dict[str, float]]:
     """Accuracies of each method on the test split, where the shortcut says nothing.
 
@@ -55,7 +60,9 @@ def _trained(name: str, config: Config, data: Data, progress: Progress) -> dict[
     except Diverged as error:
         raise ValueError(f"{name} diverged: {error}") from error
     size = config.evaluate.batch_size
-    return evaluate.quick(method, data.test, data.eval_views, data.info, batch_size=size, device=device)
+    return evaluate.quick(
+        method, data.test, data.eval_views, data.info, batch_size=size, device=device
+    )
 
 
 def with_retraining(found: Found, accuracy: dict[str, dict[str, float]]) -> Found:

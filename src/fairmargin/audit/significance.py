@@ -58,7 +58,9 @@ def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(order[rank % 2 == 0]), np.sort(order[rank % 2 == 1])
 
 
-def ask(attribute: Attribute, labels: np.ndarray, fit: np.ndarray, score: np.ndarray, classes: int) -> Answers:
+def ask(
+    attribute: Attribute, labels: np.ndarray, fit: np.ndarray, score: np.ndarray, classes: int
+) -> Answers:
     """Fit a table to a category and a small tree to numbers, classes counted alike."""
     if attribute.kind == "category":
         table = np.zeros((len(attribute.levels), classes))
@@ -81,7 +83,11 @@ def ask(attribute: Attribute, labels: np.ndarray, fit: np.ndarray, score: np.nda
 
 
 def ask_together(
-    attributes: Sequence[Attribute], labels: np.ndarray, fit: np.ndarray, score: np.ndarray, seed: int
+    attributes: Sequence[Attribute],
+    labels: np.ndarray,
+    fit: np.ndarray,
+    score: np.ndarray,
+    seed: int,
 ) -> Answers:
     """The blind model: all numbers about a picture at once, none of which sees what it shows."""
     values = np.concatenate([a.values for a in attributes if a.kind != "category"], 1)
@@ -125,15 +131,22 @@ def judge(
         if b % 50 == 49 or b + 1 == permutations:
             progress("permuting labels", b + 1, permutations)
     deviation = chance.std(0)
-    spread = np.where(deviation > 1e-9, deviation, np.inf)  # one answer for all samples: never surprising
+    spread = np.where(
+        deviation > 1e-9, deviation, np.inf
+    )  # one answer for all samples: never surprising
     z, z_chance = (observed - 1 / classes) / spread, (chance - 1 / classes) / spread
     tiny = 1e-9  # rounding must not make a permutation worse than itself
     p = (1 + (chance >= observed - tiny).sum(0)) / (1 + permutations)
     p_corrected = (1 + (z_chance.max(1)[:, None] >= z - tiny).sum(0)) / (1 + permutations)
-    return [_score(one.predicted, labels, number, float(p[k]), float(p_corrected[k])) for k, one in enumerate(answers)]
+    return [
+        _score(one.predicted, labels, number, float(p[k]), float(p_corrected[k]))
+        for k, one in enumerate(answers)
+    ]
 
 
-def _score(predicted: np.ndarray, labels: np.ndarray, number: np.ndarray, p: float, p_corrected: float) -> Score:
+def _score(
+    predicted: np.ndarray, labels: np.ndarray, number: np.ndarray, p: float, p_corrected: float
+) -> Score:
     recall = np.bincount(labels, weights=predicted == labels, minlength=len(number)) / number
     error = float(np.sqrt((recall * (1 - recall) / number).sum()) / len(number))
     return Score(float(recall.mean()), error, recall, p, p_corrected)

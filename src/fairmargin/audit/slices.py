@@ -25,7 +25,10 @@ SMALLEST = 4 * LEAST  # samples of a class that is looked at: a slice and a rest
 MARGIN = 0.05  # by which a slice's error rate exceeds that of the rest; less may be significant and still not matter
 PROMISING = 0.1  # p on the first half below which a cluster is proposed
 WIDTH = 32  # directions of largest spread inside the classes, in which clusters are looked for
-FITTED, JUDGED = 2000, 1000  # samples of a class that clusters are fitted to, and that silhouettes are taken of
+FITTED, JUDGED = (
+    2000,
+    1000,
+)  # samples of a class that clusters are fitted to, and that silhouettes are taken of
 SPREAD = 20_000  # samples that the directions are taken from
 ROWS = 8192  # projected at a time
 
@@ -124,9 +127,13 @@ def find_slices(
     return _confirmed(proposals, alpha, margin, used, left_out)
 
 
-def _check(embeddings: Array, labels: Index, predicted: Index, clusters: int | None, alpha: float) -> None:
+def _check(
+    embeddings: Array, labels: Index, predicted: Index, clusters: int | None, alpha: float
+) -> None:
     if embeddings.ndim != 2 or not len(embeddings):
-        raise ValueError(f"embeddings must have shape [N, D] with N ≥ 1; got {list(embeddings.shape)}")
+        raise ValueError(
+            f"embeddings must have shape [N, D] with N ≥ 1; got {list(embeddings.shape)}"
+        )
     for name, ids in (("labels", labels), ("predicted", predicted)):
         if ids.shape != (len(embeddings),):
             raise ValueError(
@@ -147,7 +154,9 @@ def _halves(labels: Index, random: np.random.Generator) -> NDArray[np.bool_]:
     return first
 
 
-def _directions(embeddings: Array, labels: Index, among: Index, random: np.random.Generator) -> Array:
+def _directions(
+    embeddings: Array, labels: Index, among: Index, random: np.random.Generator
+) -> Array:
     """[D, at most WIDTH] orthonormal: where samples of a class differ most, pooled over the classes."""
     if len(among) > SPREAD:
         among = np.sort(random.choice(among, SPREAD, replace=False))
@@ -219,7 +228,10 @@ class _Halves:
         """Clusters that the first half makes look bad; what the second half says is looked at afterwards."""
         for k in np.unique(self.cluster):
             inside = self.cluster == k
-            if any(min((inside & half).sum(), (~inside & half).sum()) < least for half in (self.first, ~self.first)):
+            if any(
+                min((inside & half).sum(), (~inside & half).sum()) < least
+                for half in (self.first, ~self.first)
+            ):
                 continue
             here, others, p = self._compared(inside, self.first)
             if p <= PROMISING and here.value >= others.value + margin:
@@ -229,14 +241,29 @@ class _Halves:
         confirmation, rest, p = self._compared(inside, ~self.first)
         order = np.flatnonzero(inside)[self.distance[inside].argsort(kind="stable")]
         wrong = order[self.wrong[order]]
-        return Slice(self.label, self.members[order], self.members[wrong], discovery, confirmation, rest, p, p)
+        return Slice(
+            self.label,
+            self.members[order],
+            self.members[wrong],
+            discovery,
+            confirmation,
+            rest,
+            p,
+            p,
+        )
 
-    def _compared(self, inside: NDArray[np.bool_], half: NDArray[np.bool_]) -> tuple[ErrorRate, ErrorRate, float]:
+    def _compared(
+        self, inside: NDArray[np.bool_], half: NDArray[np.bool_]
+    ) -> tuple[ErrorRate, ErrorRate, float]:
         """Error rates inside and outside, and P(as many mistakes inside or more | mistakes fall at random)."""
         n, there = int(half.sum()), int((inside & half).sum())
         wrong, wrong_there = int((self.wrong & half).sum()), int((self.wrong & inside & half).sum())
         p = float(hypergeom.sf(wrong_there - 1, n, wrong, there))
-        return ErrorRate.of(wrong_there, there), ErrorRate.of(wrong - wrong_there, n - there), min(p, 1.0)
+        return (
+            ErrorRate.of(wrong_there, there),
+            ErrorRate.of(wrong - wrong_there, n - there),
+            min(p, 1.0),
+        )
 
 
 def _confirmed(
@@ -245,7 +272,10 @@ def _confirmed(
     corrected = holm([one.p for one in proposals])
     judged = [replace(one, corrected=p) for one, p in zip(proposals, corrected, strict=True)]
     judged.sort(key=lambda one: (-one.confirmation.value, one.corrected))
-    holds = [one.corrected <= alpha and one.confirmation.value >= one.rest.value + margin for one in judged]
+    holds = [
+        one.corrected <= alpha and one.confirmation.value >= one.rest.value + margin
+        for one in judged
+    ]
     return Slices(
         tuple(one for one, held in zip(judged, holds, strict=True) if held),
         tuple(one for one, held in zip(judged, holds, strict=True) if not held),

@@ -34,7 +34,9 @@ from fairmargin.version import __version__
 
 SMALL = 64  # pixels: up to this side one of them tells the colour; larger pictures have textures
 LOOKED_AT = 1000  # training samples whose cosines are summarised
-TASK = 0.5  # accuracy on conflicting training samples from which a capturing model has learnt the task
+TASK = (
+    0.5  # accuracy on conflicting training samples from which a capturing model has learnt the task
+)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,16 @@ CAPTURES = {
     "simple-conv-1": Capture("one pixel at a time: colours, no shapes", network="simple-conv-1"),
     # Weight decay 0 as in the paper's setup for 9-Class ImageNet.
     "bagnet18": Capture(
-        "patches of 5×5 pixels: textures, no shapes", network="bagnet18", changes=("optimizer.weight_decay=0.0",)
+        "patches of 5×5 pixels: textures, no shapes",
+        network="bagnet18",
+        changes=("optimizer.weight_decay=0.0",),
     ),
-    "early-stopped": Capture("what the run's own network learns in one epoch", changes=("train.epochs=1",)),
-    "gce": Capture("what the run's own network finds easy (generalized cross-entropy)", method="gce"),
+    "early-stopped": Capture(
+        "what the run's own network learns in one epoch", changes=("train.epochs=1",)
+    ),
+    "gce": Capture(
+        "what the run's own network finds easy (generalized cross-entropy)", method="gce"
+    ),
 }
 # The capturing model may not see the bias labels either; its probes and neighbours interest nobody.
 ALWAYS = ("data.bias=none", 'evaluate.classifiers=["own"]')
@@ -75,7 +83,11 @@ def configuration(
     chosen = CAPTURES[capture or usual(build.data(base).info.image_shape)]
     # As wide and with the same stride as the network it stands in for, if that is of the same family.
     alike = chosen.network == "simple-conv-1" and base.network.name.startswith("simple-conv")
-    shape = {key: base.network.options[key] for key in ("stride", "widths") if alike and key in base.network.options}
+    shape = {
+        key: base.network.options[key]
+        for key in ("stride", "widths")
+        if alike and key in base.network.options
+    }
     changes = [f"network.{key}={toml.value(value)}" for key, value in shape.items()]
     return load(
         file,
@@ -123,7 +135,11 @@ def _export(config: Config, data: Data, file: Path) -> None:
     method.load_state_dict(load_weights(RunFolder(file.parent).weights)[0])
     device = build.device(config.train.device)
     method = method.to(device)
-    splits: dict[str, Split] = {"train": as_evaluated(data.train), "valid": data.valid, "test": data.test}
+    splits: dict[str, Split] = {
+        "train": as_evaluated(data.train),
+        "valid": data.valid,
+        "test": data.test,
+    }
     said, accuracy = {}, {}
     for name, split in splits.items():
         found = collect(
@@ -135,14 +151,20 @@ def _export(config: Config, data: Data, file: Path) -> None:
             workers=config.train.workers,
         )
         width = len(split), method.encoder.dim, data.info.num_classes
-        said[name] = Answers(found.features.view(width[:2]), found.logits.view(width[::2]), split.labels.cpu())
+        said[name] = Answers(
+            found.features.view(width[:2]), found.logits.view(width[::2]), split.labels.cpu()
+        )
         accuracy[name] = _accuracies(said[name], split, data)
     facts = {
         "fairmargin": __version__,
         "dataset": data.info.name,
         "options": toml.document({"data": config.data.options}) if config.data.options else "",
         "seed": config.seed,
-        "capture": {"network": config.network.name, "method": config.method.name, "epochs": config.train.epochs},
+        "capture": {
+            "network": config.network.name,
+            "method": config.method.name,
+            "epochs": config.train.epochs,
+        },
         "hashes": data.hashes,
         "accuracy": accuracy,
         "cosines": cosines(said["train"], data.train.bias),
@@ -169,7 +191,9 @@ def cosines(train: Answers, bias: Tensor | None) -> dict[str, dict[str, float | 
 def _summary(z: Tensor, pairs: Tensor, bias: Tensor | None) -> dict[str, float | None]:
     s = z @ z.T
     mean = lambda mask: float(s[mask].mean()) if bool(mask.any()) else None
-    found: dict[str, float | None] = dict.fromkeys(("5 %", "median", "95 %", "same bias", "other bias"))
+    found: dict[str, float | None] = dict.fromkeys(
+        ("5 %", "median", "95 %", "same bias", "other bias")
+    )
     if bool(pairs.any()):
         ordered = s[pairs].sort().values
         for name, share in (("5 %", 0.05), ("median", 0.5), ("95 %", 0.95)):
@@ -183,7 +207,11 @@ def _summary(z: Tensor, pairs: Tensor, bias: Tensor | None) -> dict[str, float |
 def tables(found: Captured) -> list[Table]:
     """What a person should look at before using the scores."""
     accuracy = found.facts["accuracy"]
-    names = [name for name in ("plain", "aligned", "conflicting") if any(name in x for x in accuracy.values())]
+    names = [
+        name
+        for name in ("plain", "aligned", "conflicting")
+        if any(name in x for x in accuracy.values())
+    ]
     right = Table("", *names, title="the capturing model, accuracy in %")
     for split, x in accuracy.items():
         right.add_row(split, *(f"{100 * x[name]:.1f}" if name in x else "–" for name in names))

@@ -28,7 +28,10 @@ def cluster(
     """
     found = {name: torch.zeros(len(y), dtype=torch.long) for name, y in labels.items()}
     for y in labels["train"].unique() if of == "class" else [None]:
-        chosen = {name: torch.ones_like(own).bool() if y is None else own == y for name, own in labels.items()}
+        chosen = {
+            name: torch.ones_like(own).bool() if y is None else own == y
+            for name, own in labels.items()
+        }
         members = {name: mask.nonzero()[:, 0] for name, mask in chosen.items()}
         x = {name: unit(features[name][index].double()) for name, index in members.items()}
         assign = _k_means(x["train"], number, seed)
@@ -45,7 +48,9 @@ def _k_means(x: Tensor, number: int, seed: int) -> Callable[[Tensor], Tensor]:
 
     fitted = KMeans(min(number, len(x)), n_init=RESTARTS, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters: some stay empty
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # fewer distinct rows than clusters: some stay empty
         fitted.fit(x.numpy())
     sizes = torch.bincount(torch.from_numpy(fitted.labels_).long(), minlength=fitted.n_clusters)
     rank = sizes.argsort(descending=True, stable=True).argsort()

@@ -38,12 +38,16 @@ class Answers:
 @dataclass(frozen=True)
 class Captured:
     splits: dict[str, Answers]
-    facts: dict[str, Any]  # "dataset", "options", "seed", "capture", "hashes", "accuracy", "cosines", "fairmargin"
+    facts: dict[
+        str, Any
+    ]  # "dataset", "options", "seed", "capture", "hashes", "accuracy", "cosines", "fairmargin"
 
 
 # How the answers are read. Post-ReLU cosines lie in [0, 1] and need not come near 0 for samples of different bias; then
 # even a conflicting pair counts as aligned by its cosine. Centred features of different bias point away from each other.
-FEATURES: dict[str, Callable[[Answers, Answers], Tensor]] = {  # (of the split, of the training split)
+FEATURES: dict[
+    str, Callable[[Answers, Answers], Tensor]
+] = {  # (of the split, of the training split)
     "raw": lambda x, train: x.features,
     "centred": lambda x, train: x.features - train.features.mean(0),
     "probabilities": lambda x, train: x.logits.softmax(1),
@@ -55,17 +59,22 @@ def write(file: Path, splits: Mapping[str, Answers], facts: Mapping[str, Any]) -
     for name, x in splits.items():
         _check_finite(x.features, f"the features of the {name} samples")
         _check_finite(x.logits, f"the logits of the {name} samples")
-    tensors = {f"{name}.{part}": tensor for name, x in splits.items() for part, tensor in vars(x).items()}
+    tensors = {
+        f"{name}.{part}": tensor for name, x in splits.items() for part, tensor in vars(x).items()
+    }
     return save_weights(file, tensors, {ENTRY: json.dumps(dict(facts), ensure_ascii=False)})
 
 
 def read(file: Path) -> Captured:
     tensors, metadata = load_weights(file)
     if ENTRY not in metadata:
-        raise ValueError(f'{file} was not written by "fairmargin scores"; give the folder that it wrote')
+        raise ValueError(
+            f'{file} was not written by "fairmargin scores"; give the folder that it wrote'
+        )
     names = dict.fromkeys(key.partition(".")[0] for key in tensors)
     splits = {
-        name: Answers(*(tensors[f"{name}.{part}"] for part in ("features", "logits", "labels"))) for name in names
+        name: Answers(*(tensors[f"{name}.{part}"] for part in ("features", "logits", "labels")))
+        for name in names
     }
     return Captured(splits, json.loads(metadata[ENTRY]))
 
@@ -92,7 +101,9 @@ def mismatch(captured: Captured, data: Data, seed: int | None) -> str:
     if not differing:
         return "; ".join(other)
     name = differing[0]
-    return "; ".join([*other, f"{_difference(captured.splits[name].labels, splits[name])} in the {name} split"])
+    return "; ".join(
+        [*other, f"{_difference(captured.splits[name].labels, splits[name])} in the {name} split"]
+    )
 
 
 def _difference(labels: Tensor, split: Split) -> str:
@@ -138,6 +149,8 @@ def rarity(features: Tensor, labels: Tensor, *, seed: int) -> Tensor:
     for y in labels.unique():
         index = (labels == y).nonzero()[:, 0]
         drawn = index[torch.randint(len(index), (REFERENCES,), generator=generator)]
-        found[index] = 1 - z[index] @ z[drawn].mean(0)  # the mean of cosines is the cosine with the mean
+        found[index] = 1 - z[index] @ z[drawn].mean(
+            0
+        )  # the mean of cosines is the cosine with the mean
     # Equal features have the distance 0 up to rounding, and somebody must be drawn.
     return found.clamp_min(LEAST_RARITY)

@@ -46,11 +46,15 @@ def visible_bias(config: Config, data: Data) -> VisibleBias:
         return VisibleBias(info, hidden)
     features = _scores(config, data)
     if config.data.bias == "scores":
-        return VisibleBias(replace(info, bias_features=features["train"].shape[1]), hidden, features)
+        return VisibleBias(
+            replace(info, bias_features=features["train"].shape[1]), hidden, features
+        )
     of, names = config.data.clusters_of or CLUSTERED, _cluster_names(config, info)
     labels = {name: split.labels for name, split in splits.items()}
     found = cluster(features, labels, len(names), of=of, seed=config.seed)
-    found = distributed.from_first_rank(found)  # the same for all, should machines round differently
+    found = distributed.from_first_rank(
+        found
+    )  # the same for all, should machines round differently
     counts = count_cells(data.train.labels, found["train"], info.num_classes, len(names))
     pseudo = {name: _relabelled(split, found[name]) for name, split in splits.items()}
     return VisibleBias(replace(info, bias_names=names, counts=counts), pseudo)
@@ -70,12 +74,16 @@ def recorded_info(config: Config, info: DataInfo, trained: Mapping[str, Any]) ->
     names = _cluster_names(config, info) if config.data.bias == "clusters" else ()
     # What the training made of its counts comes with the weights.
     counts = torch.ones(info.num_classes, len(names), dtype=torch.long)
-    return replace(info, bias_names=names, counts=counts, bias_features=int(config.data.bias == "scores"))
+    return replace(
+        info, bias_names=names, counts=counts, bias_features=int(config.data.bias == "scores")
+    )
 
 
 def _relabelled(split: Any, bias: Tensor | None) -> Split:
     if not is_dataclass(split):
-        raise TypeError(f"the bias labels of a {type(split).__name__} cannot be exchanged; make it a dataclass")
+        raise TypeError(
+            f"the bias labels of a {type(split).__name__} cannot be exchanged; make it a dataclass"
+        )
     relabelled: Any = replace(split, bias=bias)  # type: ignore[type-var]
     return relabelled
 
@@ -110,9 +118,13 @@ def _scores_command(config: Config) -> str:
     chosen = config.data
     dataset = str(chosen.root) if chosen.name == "folder" else chosen.name
     usual = load(dataset=dataset, method=config.method.name).data.options
-    changes = {f"data.{key}": value for key, value in chosen.options.items() if usual.get(key) != value}
+    changes = {
+        f"data.{key}": value for key, value in chosen.options.items() if usual.get(key) != value
+    }
     if chosen.root is not None and chosen.name != "folder":
         changes["data.root"] = str(chosen.root)
     words = ["fairmargin", "scores", "--dataset", dataset, "--seed", str(config.seed)]
-    words += [word for key, value in changes.items() for word in ("--set", f"{key}={toml.value(value)}")]
+    words += [
+        word for key, value in changes.items() for word in ("--set", f"{key}={toml.value(value)}")
+    ]
     return shlex.join(words)

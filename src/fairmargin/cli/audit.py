@@ -34,10 +34,14 @@ def audit(
         ),
     ],
     inject: Annotated[
-        str | None, typer.Option(help="Plant a shortcut first, as a control: KIND:RHO, such as colour:0.95.")
+        str | None,
+        typer.Option(help="Plant a shortcut first, as a control: KIND:RHO, such as colour:0.95."),
     ] = None,
     cure: Annotated[
-        bool, typer.Option("--cure", help="Also train ce and eps-supinfonce+fairkl on the planted shortcut.")
+        bool,
+        typer.Option(
+            "--cure", help="Also train ce and eps-supinfonce+fairkl on the planted shortcut."
+        ),
     ] = False,
     out: Annotated[
         Path | None,
@@ -47,7 +51,8 @@ def audit(
     ] = None,
     permutations: Annotated[int, typer.Option(help="Of the labels, for the p-values.")] = 999,
     alpha: Annotated[
-        float | None, typer.Option(help="Level of the corrected p-values; 0.01 for data, 0.05 for a model.")
+        float | None,
+        typer.Option(help="Level of the corrected p-values; 0.01 for data, 0.05 for a model."),
     ] = None,
     strength: Annotated[
         float, typer.Option(help="Share of the gap from chance to perfect that a shortcut closes.")
@@ -55,11 +60,15 @@ def audit(
     samples: Annotated[int, typer.Option(help="Training pictures looked at, at most.")] = 60_000,
     seed: Annotated[int, typer.Option(help="Of everything drawn.")] = 0,
     fail_on_shortcut: Annotated[
-        bool, typer.Option("--fail-on-shortcut", help=f"Exit with {SHORTCUT_FOUND} if one is found.")
+        bool,
+        typer.Option("--fail-on-shortcut", help=f"Exit with {SHORTCUT_FOUND} if one is found."),
     ] = False,
-    config: Annotated[Path | None, typer.Option(help="A configuration (TOML) of the dataset, and for --cure.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A configuration (TOML) of the dataset, and for --cure.")
+    ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE, such as --set data.rho=0.9; for --cure any key.")
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE, such as --set data.rho=0.9; for --cure any key."),
     ] = None,
 ) -> None:
     """Say what gives the label away: before training in a dataset, after training in a run or in embeddings.
@@ -80,19 +89,32 @@ def audit(
                 'datasets. To fail on a weak group, see "fairmargin check --help"'
             )
         if cure and inject is None:
-            raise ValueError("--cure trains on a planted shortcut; plant one with --inject colour:0.95")
+            raise ValueError(
+                "--cure trains on a planted shortcut; plant one with --inject colour:0.95"
+            )
         with _shown_progress() as progress:
             if of_model:
                 found = _of_model(path, alpha, seed, progress)
                 name = _in_one_word(path)
             else:
-                config_of = partial(_configuration, target, config, seed, inject, cure, changes or [])
+                config_of = partial(
+                    _configuration, target, config, seed, inject, cure, changes or []
+                )
                 chosen = config_of(None)
                 data = build.data(chosen)
                 root = chosen.data.root if chosen.data.name == "folder" else None
                 name = data.info.name if root is None else _in_one_word(root)
                 name += f"-{inject.replace(':', '-')}" if inject else ""
-                found = _of_data(data, _columns(chosen, data), permutations, alpha, strength, samples, seed, progress)
+                found = _of_data(
+                    data,
+                    _columns(chosen, data),
+                    permutations,
+                    alpha,
+                    strength,
+                    samples,
+                    seed,
+                    progress,
+                )
                 found = _cured(found, config_of, data, samples, seed, progress) if cure else found
         page, numbers = write(found, out or Path("audit") / name)
         _say(found)
@@ -117,20 +139,32 @@ def _in_one_word(path: Path) -> str:
 
 
 def _configuration(
-    target: str, file: Path | None, seed: int, inject: str | None, cure: bool, changes: list[str], method: str | None
+    target: str,
+    file: Path | None,
+    seed: int,
+    inject: str | None,
+    cure: bool,
+    changes: list[str],
+    method: str | None,
 ) -> "Config":
     from fairmargin import config as configuration
 
     config = configuration.load(file, dataset=target, method=method, seed=seed, overrides=changes)
     if config.data.name == "folder":
         # Files stay files, which say more, and an audit needs nothing held out; only a cure is tested.
-        wanted = {"memory_limit": "0", "valid_fraction": "0"} | ({} if cure else {"test_needed": "false"})
-        missing = [f"data.{key}={value}" for key, value in wanted.items() if key not in config.data.options]
+        wanted = {"memory_limit": "0", "valid_fraction": "0"} | (
+            {} if cure else {"test_needed": "false"}
+        )
+        missing = [
+            f"data.{key}={value}" for key, value in wanted.items() if key not in config.data.options
+        ]
         config = configuration.override(config, missing)
     if inject is None:
         return config
     if config.data.inject is not None:
-        raise ValueError(f"--inject {inject} and data.inject={config.data.inject} would both be planted; give one")
+        raise ValueError(
+            f"--inject {inject} and data.inject={config.data.inject} would both be planted; give one"
+        )
     return configuration.override(config, [f"data.inject={inject}"])
 
 
@@ -159,11 +193,18 @@ def _of_data(
 
 
 def _cured(
-    found: "Found", config_of: Callable[[str], "Config"], data: "Data", samples: int, seed: int, progress: "Report"
+    found: "Found",
+    config_of: Callable[[str], "Config"],
+    data: "Data",
+    samples: int,
+    seed: int,
+    progress: "Report",
 ) -> "Found":
     from fairmargin.audit.retrain import retrain, with_retraining
 
-    return with_retraining(found, retrain(config_of, data, samples=samples, seed=seed, progress=progress))
+    return with_retraining(
+        found, retrain(config_of, data, samples=samples, seed=seed, progress=progress)
+    )
 
 
 def _columns(config: "Config", data: "Data") -> dict[str, list[str]]:
@@ -172,22 +213,37 @@ def _columns(config: "Config", data: "Data") -> dict[str, list[str]]:
     from fairmargin.data.split import FileSplit
 
     table, options = config.data.root, config.data.options
-    if config.data.name != "folder" or table is None or table.is_dir() or not isinstance(data.train, FileSplit):
+    if (
+        config.data.name != "folder"
+        or table is None
+        or table.is_dir()
+        or not isinstance(data.train, FileSplit)
+    ):
         return {}
     path_column = options.get("path_column", "path")
     used = (options.get("label_column", "label"), options.get("split_column", "split"))
     base = options.get("base", table.parent)
-    return manifest_columns(table, data.train.paths, base=base, path_column=path_column, leave_out=used)
+    return manifest_columns(
+        table, data.train.paths, base=base, path_column=path_column, leave_out=used
+    )
 
 
 @contextmanager
 def _shown_progress() -> Iterator["Report"]:
     """A bar for each thing done, on a terminal; elsewhere a line when it is done."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,}/{task.total:,}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,}/{task.total:,}"),
+    )
     tasks: dict[str, TaskID] = {}
     with Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     ) as bars:
 
         def report(doing: str, done: int, total: int) -> None:

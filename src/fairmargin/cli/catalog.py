@@ -20,13 +20,17 @@ def methods() -> Table:
     table = Table("method", "paper", "needs", "networks", "cost", title=title)
     for name in METHODS:
         facts = FACTS.get(name, UNKNOWN)
-        paper = facts.paper if facts.venue == "–" else f"{facts.paper.partition(',')[0]}, {facts.venue}"
+        paper = (
+            facts.paper if facts.venue == "–" else f"{facts.paper.partition(',')[0]}, {facts.venue}"
+        )
         table.add_row(name, paper, facts.needs, facts.networks, cost(name))
     return table
 
 
 def datasets() -> Table:
-    table = Table("dataset", "what it is", title='datasets; options: "fairmargin list datasets NAME"')
+    table = Table(
+        "dataset", "what it is", title='datasets; options: "fairmargin list datasets NAME"'
+    )
     for name, builder in DATASETS.items():
         table.add_row(name, (inspect.getdoc(builder) or "").partition("\n")[0])
     return table

@@ -13,15 +13,25 @@ BROKEN, UNCHECKED = 1, 2  # exit codes
 
 def check(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    min_worst_group: Annotated[float | None, typer.Option(help="Least worst-group accuracy, 0 to 1.")] = None,
-    min_conflicting: Annotated[float | None, typer.Option(help="Least conflicting accuracy, 0 to 1.")] = None,
-    min_accuracy: Annotated[
-        list[str] | None, typer.Option(help='NAME=VALUE, such as plain=0.9; see "fairmargin list accuracies".')
+    min_worst_group: Annotated[
+        float | None, typer.Option(help="Least worst-group accuracy, 0 to 1.")
     ] = None,
-    max_gap: Annotated[float | None, typer.Option(help="Largest equalised-odds gap, 0 to 1.")] = None,
+    min_conflicting: Annotated[
+        float | None, typer.Option(help="Least conflicting accuracy, 0 to 1.")
+    ] = None,
+    min_accuracy: Annotated[
+        list[str] | None,
+        typer.Option(help='NAME=VALUE, such as plain=0.9; see "fairmargin list accuracies".'),
+    ] = None,
+    max_gap: Annotated[
+        float | None, typer.Option(help="Largest equalised-odds gap, 0 to 1.")
+    ] = None,
     classifier: Annotated[str, typer.Option(help="own, probe, knn or linear.")] = "own",
     lower_bound: Annotated[
-        bool, typer.Option("--lower-bound", help="Compare the lower end of each 95 % interval, not the value.")
+        bool,
+        typer.Option(
+            "--lower-bound", help="Compare the lower end of each 95 % interval, not the value."
+        ),
     ] = False,
     ignore_small_groups: Annotated[
         bool,
@@ -42,7 +52,9 @@ def check(
         limits = _limits(min_worst_group, min_conflicting, min_accuracy or (), max_gap)
         folders = find_runs(runs)
         if not folders:
-            raise ValueError(f"no run in {', '.join(map(str, runs))}; give folders that fairmargin train wrote")
+            raise ValueError(
+                f"no run in {', '.join(map(str, runs))}; give folders that fairmargin train wrote"
+            )
     except (OSError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(UNCHECKED) from error
@@ -60,14 +72,21 @@ def check(
             typer.echo(f"  warning: {warning}")
         for one in found:
             typer.echo(f"  {one}")
-        code = max(code, *(UNCHECKED if one.unsure else BROKEN if one.broken else 0 for one in found))
+        code = max(
+            code, *(UNCHECKED if one.unsure else BROKEN if one.broken else 0 for one in found)
+        )
     raise typer.Exit(code)
 
 
 def _limits(
     worst_group: float | None, conflicting: float | None, named: Sequence[str], gap: float | None
 ) -> list[Limit]:
-    given = [("worst-group", worst_group), ("conflicting", conflicting), *map(_parsed, named), (GAP, gap)]
+    given = [
+        ("worst-group", worst_group),
+        ("conflicting", conflicting),
+        *map(_parsed, named),
+        (GAP, gap),
+    ]
     limits = [Limit(name, bound) for name, bound in given if bound is not None]
     if not limits:
         raise ValueError("there is no limit to check; give one, such as --min-worst-group 0.8")
@@ -79,4 +98,6 @@ def _parsed(text: str) -> tuple[str, float]:
     try:
         return name, float(value)
     except ValueError:
-        raise ValueError(f"--min-accuracy takes NAME=VALUE, such as plain=0.9; got {text!r}") from None
+        raise ValueError(
+            f"--min-accuracy takes NAME=VALUE, such as plain=0.9; got {text!r}"
+        ) from None

@@ -29,11 +29,15 @@ from fairmargin.cli.tables import classifier_title, shown_classifier
 def compare(
     file: File = None,
     dataset: Dataset = None,
-    methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "ce,eps-supinfonce,eps-supinfonce+fairkl",
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated, or all.")
+    ] = "ce,eps-supinfonce,eps-supinfonce+fairkl",
     network: Network = None,
     bias: Bias = None,
     seeds: Annotated[str, typer.Option(help="How many (3 means 0,1,2), or which: 0,5.")] = "3",
-    out: Annotated[Path | None, typer.Option(help="Folder of all runs; runs/DATASET by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of all runs; runs/DATASET by default.")
+    ] = None,
     changes: Changes = None,
     engine: EngineName = "local",
     jobs: Jobs = None,
@@ -54,14 +58,25 @@ def compare(
         names = parse_methods(methods)
         configs = [
             configuration.load(
-                file, dataset=dataset, network=network, method=name, bias=bias, seed=seed, overrides=changes or ()
+                file,
+                dataset=dataset,
+                network=network,
+                method=name,
+                bias=bias,
+                seed=seed,
+                overrides=changes or (),
             )
             for name in names
             for seed in parse_seeds(seeds)
         ]
         where = out or runs_of(configs[0])
         outcomes = run_all(
-            configs, where, command=command_line(), say=typer.echo, go_on=methods == "all", engine=where_to_run
+            configs,
+            where,
+            command=command_line(),
+            say=typer.echo,
+            go_on=methods == "all",
+            engine=where_to_run,
         )
         classifier = shown_classifier(configs[0].evaluate.classifiers)
         rows = summaries(outcomes, classifier)
@@ -69,7 +84,11 @@ def compare(
         Console().print(table(rows, what, Console().width))
         (where / "table.md").write_text(markdown(rows, outcomes), "utf-8")
         for failed in (o for o in outcomes if o.failure):
-            kind = f"not run: {failed.method}" if failed.refused else f"failed: {failed.method}, seed {failed.seed}"
+            kind = (
+                f"not run: {failed.method}"
+                if failed.refused
+                else f"failed: {failed.method}, seed {failed.seed}"
+            )
             typer.echo(f"{kind}: {failed.failure}", err=True)
         typer.echo(f"report: {write_report(find_runs([where]), where / 'report.html')}")
         if any(o.failure and not o.refused for o in outcomes):

@@ -13,7 +13,10 @@ app = typer.Typer(help="List, get and check raw data.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help='A name from "fairmargin data list".')]
 Root = Annotated[
-    Path | None, typer.Option("--root", help="Folder of all data; else $FAIRMARGIN_DATA, else the user's cache.")
+    Path | None,
+    typer.Option(
+        "--root", help="Folder of all data; else $FAIRMARGIN_DATA, else the user's cache."
+    ),
 ]
 
 
@@ -63,7 +66,9 @@ def verify(name: Name, root: Root = None) -> None:
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def show(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A dataset, a manifest (.csv, .tsv, .parquet) or an image folder.")],
+    name: Annotated[
+        str, typer.Argument(help="A dataset, a manifest (.csv, .tsv, .parquet) or an image folder.")
+    ],
     root: Root = None,
     out: Annotated[Path | None, typer.Option(help="Picture to write; NAME.png by default.")] = None,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "train",
@@ -78,7 +83,9 @@ def show(
         check_choice(split, "split", ("train", "valid", "test"))
         own = is_own(name)
         if own and root is not None:
-            raise ValueError(f"--root is where datasets lie; the folder that the paths in {name} start from is --base")
+            raise ValueError(
+                f"--root is where datasets lie; the folder that the paths in {name} start from is --base"
+            )
         if own:
             name, root = "folder", Path(name)
         check_choice(name, "dataset", DATASETS)

@@ -5,7 +5,11 @@ from contextlib import contextmanager
 
 import typer
 
-WRONG_INPUT, DIVERGED, SIGNAL = 2, 3, 128  # exit codes; SIGNAL plus the number of the one that stopped a run
+WRONG_INPUT, DIVERGED, SIGNAL = (
+    2,
+    3,
+    128,
+)  # exit codes; SIGNAL plus the number of the one that stopped a run
 
 
 @contextmanager
@@ -26,7 +30,9 @@ def exit_on_user_error() -> Iterator[None]:
     except BadManifest as error:
         typer.echo(error.report(), err=True)
         raise typer.Exit(WRONG_INPUT) from error
-    except BrokenPipeError:  # whoever read our output has had enough of it: no mistake, and nobody to tell
+    except (
+        BrokenPipeError
+    ):  # whoever read our output has had enough of it: no mistake, and nobody to tell
         raise
     except (OSError, ValueError) as error:
         typer.echo(str(error), err=True)

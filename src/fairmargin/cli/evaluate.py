@@ -27,7 +27,9 @@ def evaluate(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     weights: Annotated[str, typer.Option(help="last or best (on validation).")] = "last",
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="Write everything measured to this JSON file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write everything measured to this JSON file.")
+    ] = None,
 ) -> None:
     """Evaluate a run's saved weights again, on its own data or on data changed with --set data.test_rho=0.5."""
     import json
@@ -63,8 +65,12 @@ def evaluate(
             progress=_stage,
         )
         for title, sets in {"test": found.test, **found.extra_tests}.items():
-            Console().print(accuracy_table(sets, f"{title}: accuracy in percent, with 95 % intervals"))
-        for warning in dict.fromkeys(w for judged in found.test.values() for w in judged["warnings"]):
+            Console().print(
+                accuracy_table(sets, f"{title}: accuracy in percent, with 95 % intervals")
+            )
+        for warning in dict.fromkeys(
+            w for judged in found.test.values() for w in judged["warnings"]
+        ):
             typer.echo(f"warning: {warning}")
         if out is not None:
             everything = {
@@ -82,7 +88,9 @@ def _same_network(before: "Config", config: "Config") -> None:
 
     free = ("data.", "evaluate.", "train.device", "train.workers", "seed ")
     if other := [change for change in difference(before, config) if not change.startswith(free)]:
-        raise ValueError(f"the weights were trained without it: {other[0]}; evaluate takes data.… and evaluate.…")
+        raise ValueError(
+            f"the weights were trained without it: {other[0]}; evaluate takes data.… and evaluate.…"
+        )
 
 
 def _same_classes(folder: Path, trained: Sequence[str], class_names: Sequence[str]) -> None:

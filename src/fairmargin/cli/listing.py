@@ -9,7 +9,9 @@ from fairmargin.cli.errors import exit_on_user_error
 
 
 def list_names(
-    what: Annotated[str, typer.Argument(help="methods, datasets, networks, accuracies or classifiers.")] = "methods",
+    what: Annotated[
+        str, typer.Argument(help="methods, datasets, networks, accuracies or classifiers.")
+    ] = "methods",
     name: Annotated[str | None, typer.Argument(help="One of them, to see its options.")] = None,
 ) -> None:
     """Show what there is: methods, datasets, networks, accuracies, classifiers; or the options of one of them."""

@@ -9,26 +9,48 @@ import typer
 if TYPE_CHECKING:
     from fairmargin.config import Config
 
-File = Annotated[Path | None, typer.Argument(help="A configuration (TOML); see docs/configuration.md.")]
+File = Annotated[
+    Path | None, typer.Argument(help="A configuration (TOML); see docs/configuration.md.")
+]
 Dataset = Annotated[
-    str | None, typer.Option(help='From "fairmargin list datasets", or the path of a manifest or image folder.')
+    str | None,
+    typer.Option(
+        help='From "fairmargin list datasets", or the path of a manifest or image folder.'
+    ),
 ]
-Network = Annotated[str | None, typer.Option(help='From "fairmargin list networks"; else the dataset\'s preset.')]
+Network = Annotated[
+    str | None, typer.Option(help='From "fairmargin list networks"; else the dataset\'s preset.')
+]
 Bias = Annotated[
-    str | None, typer.Option(help="What methods see of the bias: labels, none, scores or clusters (docs/scores.md).")
+    str | None,
+    typer.Option(
+        help="What methods see of the bias: labels, none, scores or clusters (docs/scores.md)."
+    ),
 ]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as --set train.epochs=3.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="KEY=VALUE, such as --set train.epochs=3.")
+]
 EngineName = Annotated[
-    str, typer.Option("--engine", help="Where runs run: local, or ray for a cluster (docs/many-runs.md).")
+    str,
+    typer.Option(
+        "--engine", help="Where runs run: local, or ray for a cluster (docs/many-runs.md)."
+    ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option(help="With --engine local: so many at a time, in processes of their own; 1 by default.")
+    int | None,
+    typer.Option(
+        help="With --engine local: so many at a time, in processes of their own; 1 by default."
+    ),
 ]
 Address = Annotated[
-    str | None, typer.Option(help="With --engine ray: of the cluster; else one is started on this machine.")
+    str | None,
+    typer.Option(help="With --engine ray: of the cluster; else one is started on this machine."),
 ]
 Cpus = Annotated[int | None, typer.Option(help="With --engine ray: of each run; 1 by default.")]
-Gpus = Annotated[float | None, typer.Option(help="With --engine ray: of each run; 0 by default, 0.5 to share one.")]
+Gpus = Annotated[
+    float | None,
+    typer.Option(help="With --engine ray: of each run; 0 by default, 0.5 to share one."),
+]
 
 
 def command_line() -> list[str]:
@@ -45,9 +67,15 @@ def parse_methods(text: str) -> list[str]:
     """By their names, each once."""
     from fairmargin.methods import METHODS
 
-    names = list(METHODS) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    names = (
+        list(METHODS)
+        if text == "all"
+        else [name.strip() for name in text.split(",") if name.strip()]
+    )
     if not names:
-        raise ValueError('--methods is empty; give names, such as ce,supcon, or all ("fairmargin list methods")')
+        raise ValueError(
+            '--methods is empty; give names, such as ce,supcon, or all ("fairmargin list methods")'
+        )
     return list(dict.fromkeys(names))
 
 

@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from fairmargin.cli.errors import DIVERGED, exit_on_user_error
-from fairmargin.cli.options import Address, Changes, Cpus, EngineName, Gpus, Jobs, command_line, parse_seeds
+from fairmargin.cli.options import (
+    Address,
+    Changes,
+    Cpus,
+    EngineName,
+    Gpus,
+    Jobs,
+    command_line,
+    parse_seeds,
+)
 
 
 def reproduce(
@@ -19,8 +28,12 @@ def reproduce(
     budget: Annotated[
         str, typer.Option(help="paper: as published. laptop: reduced, minutes. smoke: a few steps.")
     ] = "laptop",
-    seeds: Annotated[str | None, typer.Option(help="How many, or which: 0,5. By default 3 (paper) or 1.")] = None,
-    cell: Annotated[str | None, typer.Option(help='Only those whose name matches: "*fairkl:rho=0.99@authors".')] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many, or which: 0,5. By default 3 (paper) or 1.")
+    ] = None,
+    cell: Annotated[
+        str | None, typer.Option(help='Only those whose name matches: "*fairkl:rho=0.99@authors".')
+    ] = None,
     reading: Annotated[
         str | None,
         typer.Option(
@@ -31,12 +44,17 @@ def reproduce(
         bool, typer.Option("--dry-run", help="List what would run, with the time a probe suggests.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs/reproduce"),
-    ledger: Annotated[Path | None, typer.Option(help="Folder of ledger.md and ledger.csv; OUT by default.")] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Folder of ledger.md and ledger.csv; OUT by default.")
+    ] = None,
     readme: Annotated[
         Path | None, typer.Option(help="A README whose results table is renewed from the ledger.")
     ] = None,
     write_configs: Annotated[
-        Path | None, typer.Option(help="Write each cell as a configuration file below this folder; run nothing.")
+        Path | None,
+        typer.Option(
+            help="Write each cell as a configuration file below this folder; run nothing."
+        ),
     ] = None,
     changes: Changes = None,
     engine: EngineName = "local",
@@ -54,7 +72,9 @@ def reproduce(
 
     with exit_on_user_error():
         if write_configs is not None:
-            command.write_configs(what, pattern=cell, reading=reading, folder=write_configs, say=typer.echo)
+            command.write_configs(
+                what, pattern=cell, reading=reading, folder=write_configs, say=typer.echo
+            )
             return
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         failed = []

@@ -16,10 +16,16 @@ def scores(
     dataset: Dataset = None,
     capture: Annotated[
         str | None,
-        typer.Option(help="simple-conv-1, bagnet18, early-stopped or gce; by default by the size of the images."),
+        typer.Option(
+            help="simple-conv-1, bagnet18, early-stopped or gce; by default by the size of the images."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random, and of the runs that use the scores.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder; runs/scores/DATASET/seed-SEED by default.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of everything random, and of the runs that use the scores.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder; runs/scores/DATASET/seed-SEED by default.")
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Train a model that sees little but the shortcut and keep its features, for --bias scores and --bias clusters.
@@ -31,7 +37,9 @@ def scores(
     from fairmargin.runtime import distributed
 
     with exit_on_user_error():
-        config = bias_scores.configuration(file, dataset=dataset, capture=capture, seed=seed, overrides=changes or ())
+        config = bias_scores.configuration(
+            file, dataset=dataset, capture=capture, seed=seed, overrides=changes or ()
+        )
         folder = out or bias_scores.folder_of(config)
         found = bias_scores.make(config, folder, command=command_line())
         if distributed.is_first():

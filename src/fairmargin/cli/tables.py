@@ -15,7 +15,9 @@ def accuracy_table(sets: dict[str, dict[str, Any]], title: str) -> Table:
     errors = [judged["calibration"] and judged["calibration"]["ece"] for judged in sets.values()]
     for name, numbers in (("equalised-odds gap", gaps), ("calibration error", errors)):
         if any(number is not None for number in numbers):
-            shown.add_row(name, *("–" if number is None else f"{100 * number:.1f}" for number in numbers))
+            shown.add_row(
+                name, *("–" if number is None else f"{100 * number:.1f}" for number in numbers)
+            )
     return shown
 
 

@@ -19,9 +19,13 @@ def train(
     network: Network = None,
     bias: Bias = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; runs/DATASET/METHOD/seed-SEED by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/DATASET/METHOD/seed-SEED by default.")
+    ] = None,
     changes: Changes = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder as it was configured.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue the run in this folder as it was configured.")
+    ] = None,
 ) -> None:
     """Train one method on one dataset, evaluate it, and record everything in a folder.
 
@@ -35,14 +39,28 @@ def train(
     with exit_on_user_error():
         if resume is not None:
             if file or dataset or method or network or bias or seed is not None or out or changes:
-                raise ValueError("--resume takes the configuration of its folder; leave the other options out")
+                raise ValueError(
+                    "--resume takes the configuration of its folder; leave the other options out"
+                )
             config, folder = configuration.load_resolved(resume / "config.toml"), resume
         else:
             config = configuration.load(
-                file, dataset=dataset, network=network, method=method, bias=bias, seed=seed, overrides=changes or ()
+                file,
+                dataset=dataset,
+                network=network,
+                method=method,
+                bias=bias,
+                seed=seed,
+                overrides=changes or (),
             )
             folder = out or folder_of(config, runs_of(config))
         record = run(config, folder, command=command_line())
         if record.result is not None and distributed.is_first():
-            Console().print(accuracy_table(record.result["test"], "test accuracy in percent, with 95 % intervals"))
-            typer.echo(f"run folder: {folder}\nreport:     fairmargin report {shlex.quote(str(folder))}")
+            Console().print(
+                accuracy_table(
+                    record.result["test"], "test accuracy in percent, with 95 % intervals"
+                )
+            )
+            typer.echo(
+                f"run folder: {folder}\nreport:     fairmargin report {shlex.quote(str(folder))}"
+            )

@@ -29,13 +29,17 @@ from fairmargin.cli.options import (
 def tune(
     file: File = None,
     dataset: Dataset = None,
-    methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "eps-supinfonce+fairkl",
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated, or all.")
+    ] = "eps-supinfonce+fairkl",
     network: Network = None,
     bias: Bias = None,
     trials: Annotated[int, typer.Option(help="Of each method, the same for all.")] = 12,
     seeds: Annotated[str, typer.Option(help="Of each trial: how many, or which: 0,5.")] = "1",
     search_seed: Annotated[int, typer.Option(help="Of the suggestions.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of all trials; runs/tune/DATASET by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of all trials; runs/tune/DATASET by default.")
+    ] = None,
     changes: Changes = None,
     engine: EngineName = "local",
     jobs: Jobs = None,
@@ -56,7 +60,14 @@ def tune(
         where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
         names = parse_methods(methods)
         configs = [
-            configuration.load(file, dataset=dataset, network=network, method=name, bias=bias, overrides=changes or ())
+            configuration.load(
+                file,
+                dataset=dataset,
+                network=network,
+                method=name,
+                bias=bias,
+                overrides=changes or (),
+            )
             for name in names
         ]
         where = out or Path("runs") / "tune" / runs_of(configs[0]).name
@@ -75,8 +86,18 @@ def tune(
         (where / "table.md").write_text(markdown(found), "utf-8")
         tuned = where / "tuned.toml"
         of = configs[0].data.root if configs[0].data.name == "folder" else configs[0].data.name
-        given = {"--dataset": of, "--methods": ",".join(names), "--network": network, "--bias": bias}
-        words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+        given = {
+            "--dataset": of,
+            "--methods": ",".join(names),
+            "--network": network,
+            "--bias": bias,
+        }
+        words = [
+            word
+            for option, value in given.items()
+            if value is not None
+            for word in (option, str(value))
+        ]
         words += [word for change in changes or () for word in ("--set", change)]
         head = f"# {shlex.join(['fairmargin', 'compare', str(tuned), *words])}\n"
         tuned.write_text(head + settings(found, file), "utf-8")

@@ -1,7 +1,15 @@
 """Configurations: what a run is asked to do, read from TOML in layers, with every problem reported at once."""
 
 from fairmargin.config.errors import ConfigError, Problem
-from fairmargin.config.loading import difference, dump, extended, load, load_resolved, override, presets
+from fairmargin.config.loading import (
+    difference,
+    dump,
+    extended,
+    load,
+    load_resolved,
+    override,
+    presets,
+)
 from fairmargin.config.schema import Config, DataConfig, Key, MethodConfig, NetworkConfig, all_keys
 
 __all__ = [

@@ -34,7 +34,11 @@ class Problem:
             return f"{dotted(self.path)} {self.says}".strip()
         *parents, last = self.path
         near = difflib.get_close_matches(str(last), self.siblings, n=1, cutoff=0.6)
-        meant = [dotted((*parents, near[0]))] if near else [key.path for key in all_keys() if key.name == last]
+        meant = (
+            [dotted((*parents, near[0]))]
+            if near
+            else [key.path for key in all_keys() if key.name == last]
+        )
         hint = f'did you mean "{meant[0]}"? ' if meant else ""
         choices = "" if meant or not self.siblings else f"there are {', '.join(self.siblings)}. "
         return f'unknown key "{dotted(self.path)}"; {hint}{choices}See {PAGE}'
@@ -69,12 +73,16 @@ def problems_of(error: ValidationError, siblings: tuple[str, ...] = ()) -> list[
         path = item["loc"]
         inner = item.get("ctx", {}).get("error")
         if isinstance(inner, ConfigError):
-            parents = path[:-1] if path[-1:] == ("options",) else path  # options stand flat beside the name
+            parents = (
+                path[:-1] if path[-1:] == ("options",) else path
+            )  # options stand flat beside the name
             found[path] = [problem.under(*parents) for problem in inner.problems]
         elif item["type"] == "extra_forbidden":
             found[path] = [Problem(path, unknown=True, siblings=siblings)]
         else:
-            found.setdefault(path, [Problem(path, _says(item["type"], item["input"], item.get("ctx", {})))])
+            found.setdefault(
+                path, [Problem(path, _says(item["type"], item["input"], item.get("ctx", {})))]
+            )
     return [problem for problems in found.values() for problem in problems]
 
 

@@ -62,7 +62,10 @@ def load(
     users = [stated, _for_method(stated, chosen), *given, _for_method(parsed, chosen)]
 
     final = {section: _last_name(section, [preset, for_method, *users]) for section in NAMED}
-    preset_is_for = {**{section: _last_name(section, [preset]) for section in NAMED}, "data": final["data"]}
+    preset_is_for = {
+        **{section: _last_name(section, [preset]) for section in NAMED},
+        "data": final["data"],
+    }
     merged = _belonging(preset, final, preset_is_for)
     merged = _merge(merged, _belonging(for_method, final, {**preset_is_for, "method": chosen}))
     for layer in users:
@@ -123,8 +126,14 @@ def extended(file: Path | None, more: Layer) -> str:
 def difference(a: Config, b: Config) -> list[str]:
     """What changes from `a` to `b`: "train.epochs 24 → 80"."""
     old, new = dict(toml.leaves(_plain(a))), dict(toml.leaves(_plain(b)))
-    shown: Callable[[Layer, str], str] = lambda values, key: toml.value(values[key]) if key in values else "not set"
-    return [f"{k} {shown(old, k)} → {shown(new, k)}" for k in {**old, **new} if shown(old, k) != shown(new, k)]
+    shown: Callable[[Layer, str], str] = lambda values, key: (
+        toml.value(values[key]) if key in values else "not set"
+    )
+    return [
+        f"{k} {shown(old, k)} → {shown(new, k)}"
+        for k in {**old, **new}
+        if shown(old, k) != shown(new, k)
+    ]
 
 
 def presets() -> list[str]:
@@ -132,7 +141,11 @@ def presets() -> list[str]:
     return [name for name in DATASETS if _preset_file(name).is_file()]
 
 
-NAMED: dict[str, type[Named]] = {"data": DataConfig, "network": NetworkConfig, "method": MethodConfig}
+NAMED: dict[str, type[Named]] = {
+    "data": DataConfig,
+    "network": NetworkConfig,
+    "method": MethodConfig,
+}
 
 
 def _last_name(section: str, layers: Sequence[Layer]) -> Any:
@@ -145,7 +158,9 @@ def _last_name(section: str, layers: Sequence[Layer]) -> Any:
 def _for_method(layer: Layer, method: Any) -> Layer:
     """What a layer wants for that method: its tables [methods."NAME"] and [methods."NAME, OTHER"], later ones winning."""
     tables = layer.get("methods", {})
-    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+    if not isinstance(tables, dict) or not all(
+        isinstance(table, dict) for table in tables.values()
+    ):
         raise ConfigError([Problem(("methods",), 'must hold tables such as [methods."ce".train]')])
     merged: Layer = {}
     for names, table in tables.items():
@@ -177,7 +192,9 @@ def _merge(below: Layer, above: Layer) -> Layer:
     merged = dict(below)
     for key, value in above.items():
         old = below.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
@@ -197,7 +214,11 @@ def _preset_file(dataset: str) -> Any:
 
 
 def _preset(dataset: Any) -> Layer:
-    if not isinstance(dataset, str) or dataset not in DATASETS or not _preset_file(dataset).is_file():
+    if (
+        not isinstance(dataset, str)
+        or dataset not in DATASETS
+        or not _preset_file(dataset).is_file()
+    ):
         return {}
     return tomllib.loads(_preset_file(dataset).read_text("utf-8"))
 
@@ -232,7 +253,9 @@ def _toml_or_text(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", text) else text  # .5, which TOML does not take
+        return (
+            float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", text) else text
+        )  # .5, which TOML does not take
     return parsed["value"] if parsed.keys() == {"value"} else text
 
 
@@ -246,14 +269,18 @@ def _read(file: Path) -> Layer:
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration file {file}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{file} is not a text file in UTF-8; a configuration is TOML, see {PAGE}") from None
+        raise ConfigError(
+            f"{file} is not a text file in UTF-8; a configuration is TOML, see {PAGE}"
+        ) from None
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     try:
         return _renamed(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         what, _, where = str(error).removesuffix(")").rpartition(" (at ")
-        raise ConfigError(f"{file}, {where}: {what[:1].lower()}{what[1:]}. Is it TOML? See {PAGE}") from None
+        raise ConfigError(
+            f"{file}, {where}: {what[:1].lower()}{what[1:]}. Is it TOML? See {PAGE}"
+        ) from None
 
 
 def _plain(config: Config) -> Layer:
@@ -264,11 +291,17 @@ def _plain(config: Config) -> Layer:
             tables[key] = {name: _plain_value(v) for name, v in given_fields(value).items()}
             # An option with the name of one of our own keys, as `bias` of utkface, goes into a table of its own.
             options = {written(name): _plain_value(v) for name, v in value.options.items()}
-            tables[key] |= {name: v for name, v in options.items() if name not in type(value).model_fields}
-            if hidden := {name: v for name, v in options.items() if name in type(value).model_fields}:
+            tables[key] |= {
+                name: v for name, v in options.items() if name not in type(value).model_fields
+            }
+            if hidden := {
+                name: v for name, v in options.items() if name in type(value).model_fields
+            }:
                 tables[key]["options"] = hidden
         elif isinstance(value, Section):
-            tables[key] = {name: _plain_value(v) for name, v in value}  # a preset may have what is "none" here
+            tables[key] = {
+                name: _plain_value(v) for name, v in value
+            }  # a preset may have what is "none" here
         elif key != "players":
             tables[key] = value
         elif value:

@@ -72,7 +72,9 @@ def _expressible(kind: Any) -> bool:
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(Any if kind is type(None) else _strictly(kind))  # all that is known is a default of None
+    return TypeAdapter(
+        Any if kind is type(None) else _strictly(kind)
+    )  # all that is known is a default of None
 
 
 def _strictly(kind: Any) -> Any:

@@ -45,7 +45,9 @@ def _device(name: str) -> str:
         if name != "auto":
             torch.device(name)
     except RuntimeError:
-        raise ValueError(f'must be "auto", "cpu", "cuda", "cuda:1", "mps", …; got {toml.value(name)}') from None
+        raise ValueError(
+            f'must be "auto", "cpu", "cuda", "cuda:1", "mps", …; got {toml.value(name)}'
+        ) from None
     return name
 
 
@@ -152,14 +154,21 @@ class Named(Section):
                 problems += [problem.under(*path) for problem in wrong]
         if problems:
             raise ConfigError(problems)
-        return {p: v for p, v in options.items() if v is not None or known[written(p)].default is not None}
+        return {
+            p: v
+            for p, v in options.items()
+            if v is not None or known[written(p)].default is not None
+        }
 
 
 class DataConfig(Named):
     what = "dataset"
-    name: str = setting("biased-mnist-mini", "`fairmargin list` shows all; options: its builder's keywords")
+    name: str = setting(
+        "biased-mnist-mini", "`fairmargin list` shows all; options: its builder's keywords"
+    )
     root: Annotated[Path | None, Nothing] = setting(
-        None, 'folder of all data, else `$FAIRMARGIN_DATA`, else the user\'s cache; of "folder": the images'
+        None,
+        'folder of all data, else `$FAIRMARGIN_DATA`, else the user\'s cache; of "folder": the images',
     )
     bias: Literal["labels", "none", "scores", "clusters"] = setting(
         "labels",
@@ -167,7 +176,8 @@ class DataConfig(Named):
         "from clusters of these",
     )
     scores: Annotated[Path | None, Nothing] = setting(
-        None, "the folder of `fairmargin scores`, or one that holds seed-SEED; else runs/scores/DATASET/seed-SEED"
+        None,
+        "the folder of `fairmargin scores`, or one that holds seed-SEED; else runs/scores/DATASET/seed-SEED",
     )
     score_features: Annotated[ScoreFeatures | None, Nothing] = setting(
         None, "how the scores are read: raw (if not set), centred or probabilities"
@@ -176,12 +186,16 @@ class DataConfig(Named):
         None, 'of bias = "clusters": how many; else as many as classes, or 2 of each class'
     )
     clusters_of: Annotated[Literal["class", "all"] | None, Nothing] = setting(
-        None, 'of bias = "clusters": "all" samples together (if not set), or each "class" for itself'
+        None,
+        'of bias = "clusters": "all" samples together (if not set), or each "class" for itself',
     )
     inject: Annotated[str | None, Nothing] = setting(
-        None, "plant a shortcut, KIND:RHO such as colour:0.95, with its bias labels (`docs/audit.md`)"
+        None,
+        "plant a shortcut, KIND:RHO such as colour:0.95, with its bias labels (`docs/audit.md`)",
     )
-    sampler: Literal["auto", "shuffled", "class-balanced", "group-balanced", "bias-aware", "weighted"] = setting(
+    sampler: Literal[
+        "auto", "shuffled", "class-balanced", "group-balanced", "bias-aware", "weighted"
+    ] = setting(
         "auto",
         "which samples make an epoch; auto: what the method wants, mostly shuffled; the last three need bias labels",
     )
@@ -221,7 +235,9 @@ class MethodConfig(Named):
 class OptimizerConfig(Section):
     name: Optimizer = setting("adam", "adam, adamw, sgd or lars")
     lr: AboveZero = setting(1e-3, "learning rate")
-    weight_decay: FromZero = setting(1e-5, "adamw takes it off the weights, the others add it to the gradient")
+    weight_decay: FromZero = setting(
+        1e-5, "adamw takes it off the weights, the others add it to the gradient"
+    )
     momentum: Decay = setting(0.9, "of sgd and lars")
     betas: tuple[Decay, Decay] = setting((0.9, 0.999), "of adam and adamw")
     nesterov: Switch = setting(False, "of sgd")
@@ -229,7 +245,9 @@ class OptimizerConfig(Section):
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> "OptimizerConfig":
         if self.nesterov and self.name == "sgd" and self.momentum == 0:
-            raise ConfigError([Problem(("momentum",), "must be above 0 with nesterov = true; got 0.0")])
+            raise ConfigError(
+                [Problem(("momentum",), "must be above 0 with nesterov = true; got 0.0")]
+            )
         return self
 
 
@@ -242,7 +260,9 @@ class ScheduleConfig(Section):
     floor: Share = setting(0.0, "of cosine, where it ends, as a share of `lr`")
     warmup_epochs: FromZero = setting(0.0, "the rate rises linearly for so long")
     warmup_from: Share = setting(0.01, "where it begins to rise, as a share of `lr`")
-    per: Literal["epoch", "step"] = setting("epoch", "change the rate between epochs, or at every step")
+    per: Literal["epoch", "step"] = setting(
+        "epoch", "change the rate between epochs, or at every step"
+    )
 
 
 class PlayerConfig(Section):
@@ -255,10 +275,14 @@ class PlayerConfig(Section):
     betas: Annotated[tuple[Decay, Decay] | None, Nothing] = setting(None, "as `optimizer.betas`")
     nesterov: Annotated[Switch | None, Nothing] = setting(None, "as `optimizer.nesterov`")
     schedule: Annotated[Schedule | None, Nothing] = setting(None, "as `schedule.name`")
-    milestones: Annotated[tuple[FromZero, ...] | None, Nothing] = setting(None, "as `schedule.milestones`")
+    milestones: Annotated[tuple[FromZero, ...] | None, Nothing] = setting(
+        None, "as `schedule.milestones`"
+    )
     factor: Annotated[AboveZero | None, Nothing] = setting(None, "as `schedule.factor`")
     floor: Annotated[Share | None, Nothing] = setting(None, "as `schedule.floor`")
-    warmup_epochs: Annotated[FromZero | None, Nothing] = setting(None, "as `schedule.warmup_epochs`")
+    warmup_epochs: Annotated[FromZero | None, Nothing] = setting(
+        None, "as `schedule.warmup_epochs`"
+    )
     warmup_from: Annotated[Share | None, Nothing] = setting(None, "as `schedule.warmup_from`")
     per: Annotated[Literal["epoch", "step"] | None, Nothing] = setting(None, "as `schedule.per`")
 
@@ -266,15 +290,22 @@ class PlayerConfig(Section):
 class TrainConfig(Section):
     epochs: Annotated[Whole, Field(ge=1)] = setting(80, "passes over the training set")
     steps: Annotated[Annotated[Whole, Field(ge=1)] | None, Nothing] = setting(
-        None, "stop after so many steps, if the epochs are not over before; the schedule spans what comes first"
+        None,
+        "stop after so many steps, if the epochs are not over before; the schedule spans what comes first",
     )
     batch_size: Annotated[Whole, Field(ge=1)] = setting(256, "over all processes together")
     drop_last: Switch = setting(False, "leave out a last batch that is not full")
-    precision: Literal["float32", "bfloat16", "float16"] = setting("float32", "half precision is mixed")
-    clip: Annotated[AboveZero | None, Nothing] = setting(None, "largest gradient norm, for each player")
+    precision: Literal["float32", "bfloat16", "float16"] = setting(
+        "float32", "half precision is mixed"
+    )
+    clip: Annotated[AboveZero | None, Nothing] = setting(
+        None, "largest gradient norm, for each player"
+    )
     compile: Switch = setting(False, "encoders through torch.compile")
     channels_last: Switch = setting(False, "memory layout that convolutions on CUDA prefer")
-    device: Annotated[str, AfterValidator(_device)] = setting("auto", "auto, cpu, cuda, cuda:1, mps, …")
+    device: Annotated[str, AfterValidator(_device)] = setting(
+        "auto", "auto, cpu, cuda, cuda:1, mps, …"
+    )
     workers: Annotated[Whole, Field(ge=0)] = setting(0, "processes that decode image files")
     checkpoint_seconds: FromZero = setting(60.0, "between checkpoints; 0: after every step")
     keep: Annotated[Whole, Field(ge=1)] = setting(2, "checkpoints kept")
@@ -283,25 +314,34 @@ class TrainConfig(Section):
 
 
 class EvaluateConfig(Section):
-    every: Annotated[Whole, Field(ge=0)] = setting(1, "epochs between evaluations; 0: only at the end")
+    every: Annotated[Whole, Field(ge=0)] = setting(
+        1, "epochs between evaluations; 0: only at the end"
+    )
     classifiers: Annotated[
-        tuple[Literal["own", "probe", "knn", "linear"], ...], Field(min_length=1), AfterValidator(_each_once)
+        tuple[Literal["own", "probe", "knn", "linear"], ...],
+        Field(min_length=1),
+        AfterValidator(_each_once),
     ] = setting(
         ("own", "probe", "knn"),
         "which predict at the end: the method's own, a linear probe, k-NN; linear: linear evaluation (`docs/evaluation.md`)",
     )
-    resamples: Annotated[Whole, Field(ge=1)] = setting(1000, "of the bootstrap behind the intervals")
+    resamples: Annotated[Whole, Field(ge=1)] = setting(
+        1000, "of the bootstrap behind the intervals"
+    )
     report: Literal["last", "best-on-validation"] = setting(
-        "last", "whose weights the result is about; the best is of the method's final stage (`docs/methods.md`)"
+        "last",
+        "whose weights the result is about; the best is of the method's final stage (`docs/methods.md`)",
     )
     select: Accuracy = setting(
-        "cell-mean", 'what "best on validation" compares; plain unless `data.bias` is "labels" and there are some'
+        "cell-mean",
+        'what "best on validation" compares; plain unless `data.bias` is "labels" and there are some',
     )
     headline: Accuracy = setting(
         "cell-mean", "the accuracy that tables show first; plain where the data do not have it"
     )
     similarities: Switch = setting(
-        False, "record at every evaluation how similar test samples are that share label or bias (`docs/evaluation.md`)"
+        False,
+        "record at every evaluation how similar test samples are that share label or bias (`docs/evaluation.md`)",
     )
     batch_size: Annotated[Whole, Field(ge=1)] = setting(256, "of evaluation")
     linear_lr: AboveZero = setting(5.0, "of linear evaluation: learning rate of its SGD")
@@ -336,7 +376,9 @@ class Config(Section):
     def _choose_without_hidden_labels(self) -> "Config":
         """Methods that may not see the bias labels may not be chosen by them either."""
         if self.data.bias != "labels" and self.evaluate.select != "plain":
-            object.__setattr__(self, "evaluate", self.evaluate.model_copy(update={"select": "plain"}))  # it is frozen
+            object.__setattr__(
+                self, "evaluate", self.evaluate.model_copy(update={"select": "plain"})
+            )  # it is frozen
         return self
 
     @model_validator(mode="after")
@@ -345,7 +387,9 @@ class Config(Section):
             try:
                 self.for_player(player)
             except ConfigError as error:
-                raise ConfigError([problem.under("players", player) for problem in error.problems]) from None
+                raise ConfigError(
+                    [problem.under("players", player) for problem in error.problems]
+                ) from None
         return self
 
     def for_player(
@@ -355,7 +399,11 @@ class Config(Section):
         own = given_fields(self.players[player]) if player in self.players else {}
         chosen = {**PlayerConfig(**(differs or {})).model_dump(exclude_none=True), **own}
         optimizer = {key: chosen[key] for key in OptimizerConfig.model_fields if key in chosen}
-        schedule = {key: chosen[key] for key in ScheduleConfig.model_fields if key in chosen and key != "name"}
+        schedule = {
+            key: chosen[key]
+            for key in ScheduleConfig.model_fields
+            if key in chosen and key != "name"
+        }
         if "schedule" in chosen:
             schedule["name"] = chosen["schedule"]
         return OptimizerConfig(**given_fields(self.optimizer) | optimizer), ScheduleConfig(

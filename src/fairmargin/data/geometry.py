@@ -21,7 +21,11 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 def image_files(folder: Path) -> list[Path]:
     """The images directly inside a folder, sorted by name; hidden files and other kinds are passed over."""
     with os.scandir(folder) as entries:
-        names = [e.name for e in entries if e.name.lower().endswith(IMAGE_SUFFIXES) and not e.name.startswith(".")]
+        names = [
+            e.name
+            for e in entries
+            if e.name.lower().endswith(IMAGE_SUFFIXES) and not e.name.startswith(".")
+        ]
     return [folder / name for name in sorted(names)]
 
 
@@ -54,8 +58,12 @@ def _read(path: Path, square: int | None) -> Image.Image:
     try:
         with Image.open(path, formats=FORMATS) as file:
             image = file.convert("RGB")
-    except Exception as error:  # the readers of broken files fail in many ways; each becomes a reason
-        raise UnreadableImage(path, f"cannot be decoded ({error}); copy it again from its archive") from error
+    except (
+        Exception
+    ) as error:  # the readers of broken files fail in many ways; each becomes a reason
+        raise UnreadableImage(
+            path, f"cannot be decoded ({error}); copy it again from its archive"
+        ) from error
     return image if square is None else _centre(image, square)
 
 

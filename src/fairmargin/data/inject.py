@@ -24,7 +24,9 @@ AT_ONCE = 1 << 20  # values painted at a time
 LIGHT = 0.5  # strength of coloured light
 MAGENTA = (255, 0, 255)  # of the patch: rare in pictures, and of no class
 
-Paint = Callable[[Tensor, Tensor, int], Tensor]  # (uint8 [n, 3, H, W], value [n], number of values) → the same, painted
+Paint = Callable[
+    [Tensor, Tensor, int], Tensor
+]  # (uint8 [n, 3, H, W], value [n], number of values) → the same, painted
 
 
 def coloured_light(images: Tensor, value: Tensor, values: int) -> Tensor:
@@ -95,7 +97,9 @@ def parse(text: str) -> tuple[str, float]:
     except ValueError:
         rho = math.nan
     if not colon or not 0 <= rho <= 1:
-        raise ValueError(f'a shortcut is planted as KIND:RHO with RHO from 0 to 1, such as "{kind}:0.95"; got "{text}"')
+        raise ValueError(
+            f'a shortcut is planted as KIND:RHO with RHO from 0 to 1, such as "{kind}:0.95"; got "{text}"'
+        )
     return kind, rho
 
 
@@ -111,7 +115,9 @@ def inject(data: Data, text: str, seed: int = 0) -> Data:
     if classes < 2:
         raise ValueError(f"a shortcut tells classes apart and {data.info.name} has {classes}")
     if data.info.image_shape[0] != 3:
-        raise ValueError(f"shortcuts are painted on pictures of 3 channels and these have {data.info.image_shape[0]}")
+        raise ValueError(
+            f"shortcuts are painted on pictures of 3 channels and these have {data.info.image_shape[0]}"
+        )
     values = min(classes, MOST_VALUES)
     random = np.random.RandomState(seed)
 
@@ -156,7 +162,9 @@ def _painted(split: Split, bias: Tensor, paint: Paint, values: int) -> Split:
             )
         painted = lambda decode: decode and PaintingDecoder(decode, planted, paint, values)
         return replace(split, decode=painted(split.decode), still=painted(split.still), bias=bias)
-    raise TypeError(f"a shortcut can be planted in an ArraySplit or a FileSplit; got {type(split).__name__}")
+    raise TypeError(
+        f"a shortcut can be planted in an ArraySplit or a FileSplit; got {type(split).__name__}"
+    )
 
 
 @dataclass(frozen=True)
@@ -169,4 +177,6 @@ class PaintingDecoder:
     values: int
 
     def __call__(self, path: Path) -> Tensor:
-        return self.paint(self.decode(path)[None], torch.tensor([self.planted[path]]), self.values)[0]
+        return self.paint(self.decode(path)[None], torch.tensor([self.planted[path]]), self.values)[
+            0
+        ]

@@ -43,14 +43,21 @@ class Loader:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1; got {batch_size}")
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be from 0 to world_size − 1 = {world_size - 1}; got {rank}")
+            raise ValueError(
+                f"rank must be from 0 to world_size − 1 = {world_size - 1}; got {rank}"
+            )
         if bias_features is not None and len(bias_features) != len(split):
             raise ValueError(
                 f"bias_features has {len(bias_features)} rows and the split {len(split)} samples; "
                 "export one row per sample, in the order of the split"
             )
         self.split, self.views, self.sampler, self.batch_size = split, views, sampler, batch_size
-        self.device, self.seed, self.workers, self.drop_last = torch.device(device), seed, workers, drop_last
+        self.device, self.seed, self.workers, self.drop_last = (
+            torch.device(device),
+            seed,
+            workers,
+            drop_last,
+        )
         self.bias_features, self.rank, self.world_size = bias_features, rank, world_size
         self._drawn: tuple[int, list[Tensor]] | None = None
         self.set_epoch(0)
@@ -85,16 +92,27 @@ class Loader:
         mine = [_bounds(len(batch), self.rank, self.world_size) for batch in batches]
         parts = [batch[start:stop] for batch, (start, stop) in zip(batches, mine, strict=True)]
         pixels = self._pixels(parts)
-        for k, (batch, (start, _), part, images) in enumerate(zip(batches, mine, parts, pixels, strict=True), first):
-            self.next_batch = k + 1  # before the yield: whoever holds this batch may save the position behind it
-            drawn = PartOf(seeded(PIXELS, self.seed, epoch, k), start, len(batch)) if self.views.steps else None
+        for k, (batch, (start, _), part, images) in enumerate(
+            zip(batches, mine, parts, pixels, strict=True), first
+        ):
+            self.next_batch = (
+                k + 1
+            )  # before the yield: whoever holds this batch may save the position behind it
+            drawn = (
+                PartOf(seeded(PIXELS, self.seed, epoch, k), start, len(batch))
+                if self.views.steps
+                else None
+            )
             yield self._assemble(part, images, drawn)
         self.set_epoch(epoch + 1)
 
     def _batches(self) -> list[Tensor]:
         """Those of the current epoch, kept because drawing them may take longer than asking for their number should."""
         if self._drawn is None or self._drawn[0] != self.epoch:
-            self._drawn = self.epoch, self.sampler.batches(self.epoch, self.batch_size, self.drop_last)
+            self._drawn = (
+                self.epoch,
+                self.sampler.batches(self.epoch, self.batch_size, self.drop_last),
+            )
         return self._drawn[1]
 
     def _assemble(self, index: Tensor, images: Tensor, randomness: PartOf | None) -> Batch:
@@ -104,7 +122,9 @@ class Loader:
             labels=self.split.labels.index_select(0, index).to(self.device),
             bias=None if bias is None else bias.index_select(0, index).to(self.device),
             index=index.to(self.device),
-            bias_features=None if features is None else features.index_select(0, index).to(self.device),
+            bias_features=None
+            if features is None
+            else features.index_select(0, index).to(self.device),
         )
 
     def _pixels(self, parts: list[Tensor]) -> Iterable[Tensor]:
@@ -132,9 +152,13 @@ class _Fetch(Dataset[Tensor]):
     def __getitem__(self, k: int) -> Tensor:
         index = self.parts[k]
         try:
-            return self.split.images(index) if len(index) else self.split.images(torch.tensor([0]))[:0]
+            return (
+                self.split.images(index) if len(index) else self.split.images(torch.tensor([0]))[:0]
+            )
         except Exception as error:
-            raise RuntimeError(f"{self._culprit(index)}: {type(error).__name__}: {error}") from error
+            raise RuntimeError(
+                f"{self._culprit(index)}: {type(error).__name__}: {error}"
+            ) from error
 
     def _culprit(self, index: Tensor) -> str:
         """The first sample of a broken batch that cannot be read alone; decoders do not always name their file."""
@@ -142,7 +166,11 @@ class _Fetch(Dataset[Tensor]):
             try:
                 self.split.images(i[None])
             except Exception:
-                name = self.split.paths[int(i)] if isinstance(self.split, FileSplit) else f"sample {int(i)}"
+                name = (
+                    self.split.paths[int(i)]
+                    if isinstance(self.split, FileSplit)
+                    else f"sample {int(i)}"
+                )
                 return f"cannot read {name}; repair or remove it"
         return "each image of a batch can be read but not all together; do they have one size?"
 

@@ -29,10 +29,16 @@ def parse(builder: Callable[..., Any], name: str, words: Sequence[str]) -> dict[
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            raise ValueError(f"expected an option of {name} such as --{next(iter(known), 'seed')}; got {word!r}")
+            raise ValueError(
+                f"expected an option of {name} such as --{next(iter(known), 'seed')}; got {word!r}"
+            )
         key, equals, value = word[2:].partition("=")
         key = key.replace("-", "_")
-        if key.removeprefix("no_") in known and key.startswith("no_") and known[key.removeprefix("no_")] is bool:
+        if (
+            key.removeprefix("no_") in known
+            and key.startswith("no_")
+            and known[key.removeprefix("no_")] is bool
+        ):
             options[key.removeprefix("no_")] = False
             continue
         check_choice(key, f"option of {name}", known)
@@ -52,8 +58,13 @@ def _convert(value: str, kind: Any, key: str) -> Any:
         if value.lower() in ("none", "") and type(None) in get_args(kind):
             return None
         kind = next(k for k in get_args(kind) if k is not type(None))
-    if get_origin(kind) is not None and get_origin(kind) not in (Union, types.UnionType):  # a sequence
-        return tuple(_convert(part, (get_args(kind) or (str,))[0], key) for part in value.split(","))
+    if get_origin(kind) is not None and get_origin(kind) not in (
+        Union,
+        types.UnionType,
+    ):  # a sequence
+        return tuple(
+            _convert(part, (get_args(kind) or (str,))[0], key) for part in value.split(",")
+        )
     if kind is bool:
         if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
             raise ValueError(f"{key} must be true or false; got {value!r}")

@@ -83,10 +83,17 @@ class Weighted(Sampler):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.weights.isfinite() & (self.weights >= 0)).all() or not (self.weights > 0).any():
-            raise ValueError("sampling weights must be finite, none negative and at least one above 0")
+        if (
+            not (self.weights.isfinite() & (self.weights >= 0)).all()
+            or not (self.weights > 0).any()
+        ):
+            raise ValueError(
+                "sampling weights must be finite, none negative and at least one above 0"
+            )
         if self.ratio is not None and self.ratio < 1:
-            raise ValueError(f"ratio must be at least 1 (all weights equal), or None for no clip; got {self.ratio}")
+            raise ValueError(
+                f"ratio must be at least 1 (all weights equal), or None for no clip; got {self.ratio}"
+            )
 
     def indices(self, epoch: int) -> Tensor:
         weights = self.weights
@@ -133,7 +140,9 @@ class BiasAware(Sampler):
     def batches(self, epoch: int, batch_size: int, drop_last: bool = False) -> list[Tensor]:
         smallest = self.per_batch + 1 + int((self.bias < 0).any())
         if batch_size < smallest:
-            raise ValueError(f"{self.per_batch} pairs per class need a batch of at least {smallest}; got {batch_size}")
+            raise ValueError(
+                f"{self.per_batch} pairs per class need a batch of at least {smallest}; got {batch_size}"
+            )
         generator = seeded(ORDER, self.seed, epoch)
         queue = torch.randperm(len(self.labels), generator=generator)
         full, rest = divmod(len(queue), batch_size)
@@ -159,7 +168,9 @@ class BiasAware(Sampler):
         """[classes, biases] of known bias among these samples."""
         classes, biases = self._shape
         known = index[self.bias[index] >= 0]
-        cells = torch.bincount(self.labels[known] * biases + self.bias[known], minlength=classes * biases)
+        cells = torch.bincount(
+            self.labels[known] * biases + self.bias[known], minlength=classes * biases
+        )
         return cells.view(classes, biases)
 
     def _missing(self, index: Tensor) -> Tensor:
@@ -218,7 +229,9 @@ def _pick(pool: Tensor, batch: Tensor, number: int, generator: torch.Generator) 
 
 def _count_same(*attributes: Tensor) -> Tensor:
     """[N] how many samples share each sample's values; double, to be divided."""
-    _, group, size = torch.stack(attributes, 1).unique(dim=0, return_inverse=True, return_counts=True)
+    _, group, size = torch.stack(attributes, 1).unique(
+        dim=0, return_inverse=True, return_counts=True
+    )
     return size[group].double()
 
 

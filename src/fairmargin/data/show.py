@@ -22,8 +22,14 @@ def draw(data: Data, path: Path, *, split: str = "train", examples: int = 6, see
     classes = min(info.num_classes, 20)
     has_bias = chosen.bias is not None and info.num_biases > 0
     columns = [_examples(chosen, k, True, examples, seed) for k in range(classes)]
-    others = [_examples(chosen, k, False, examples, seed) for k in range(classes)] if has_bias else []
-    width = 3.3 + 0.42 * examples * (2 if has_bias else 1) + (0.42 * info.num_biases + 1.6 if has_bias else 0)
+    others = (
+        [_examples(chosen, k, False, examples, seed) for k in range(classes)] if has_bias else []
+    )
+    width = (
+        3.3
+        + 0.42 * examples * (2 if has_bias else 1)
+        + (0.42 * info.num_biases + 1.6 if has_bias else 0)
+    )
     figure, axes = plt.subplots(
         1,
         3 if has_bias else 1,
@@ -33,12 +39,18 @@ def draw(data: Data, path: Path, *, split: str = "train", examples: int = 6, see
         squeeze=False,
     )
     _grid(
-        axes[0, 0], columns, info.class_names[:classes], "most common bias (aligned)" if has_bias else "examples", True
+        axes[0, 0],
+        columns,
+        info.class_names[:classes],
+        "most common bias (aligned)" if has_bias else "examples",
+        True,
     )
     if has_bias:
         _grid(axes[0, 1], others, info.class_names[:classes], "other biases (conflicting)", False)
         _heat_map(
-            axes[0, 2], count_cells(chosen.labels, chosen.bias, info.num_classes, info.num_biases)[:classes], data
+            axes[0, 2],
+            count_cells(chosen.labels, chosen.bias, info.num_classes, info.num_biases)[:classes],
+            data,
         )
     details = ", ".join(f"{key} {value}" for key, value in info.notes.items() if len(value) < 40)
     figure.suptitle(f"{info.name}, {split}: {len(chosen):,} samples ({details})", fontsize=10)
@@ -60,15 +72,21 @@ def _examples(split: Split, label: int, aligned: bool, number: int, seed: int) -
     return split.images(index[order]) if len(index) else torch.zeros(0, 3, 1, 1, dtype=torch.uint8)
 
 
-def _grid(ax: Axes, rows: list[Tensor], names: tuple[str, ...], title: str, show_names: bool) -> None:
+def _grid(
+    ax: Axes, rows: list[Tensor], names: tuple[str, ...], title: str, show_names: bool
+) -> None:
     number = max((len(row) for row in rows), default=0)
     side = max((row.shape[-1] for row in rows if len(row)), default=1)
-    canvas = torch.full((len(rows) * (side + 2), max(number, 1) * (side + 2), 3), 255, dtype=torch.uint8)
+    canvas = torch.full(
+        (len(rows) * (side + 2), max(number, 1) * (side + 2), 3), 255, dtype=torch.uint8
+    )
     for r, row in enumerate(rows):
         for c, image in enumerate(row):
             image = image.expand(3, -1, -1) if image.shape[0] == 1 else image
             top, left = r * (side + 2), c * (side + 2)
-            canvas[top : top + image.shape[1], left : left + image.shape[2]] = image.permute(1, 2, 0)
+            canvas[top : top + image.shape[1], left : left + image.shape[2]] = image.permute(
+                1, 2, 0
+            )
     ax.imshow(canvas.numpy(), interpolation="nearest")
     ax.set_title(title, fontsize=9)
     ax.set_xticks([])

@@ -18,9 +18,7 @@ from fairmargin.data.archives import BadArchive, extract
 from fairmargin.data.download import MAX_CONTENT, DownloadFailed, download, pack, problem
 
 VARIABLE = "FAIRMARGIN_DATA"
-STANDIN = (
-    "STANDIN"  # a file of this name marks a root of pictures that were drawn to look like data (`reproduce.synthetic`)
-)
+STANDIN = "STANDIN"  # a file of this name marks a root of pictures that were drawn to look like data (`reproduce.synthetic`)
 
 
 class MissingData(FileNotFoundError):
@@ -62,9 +60,13 @@ class Source:
     def how(self) -> str:
         """In a few words, for a table."""
         ways = (
-            ["download"] if any(x.mirrors or [a for a in x.archives if not a.is_package] for x in self.layouts) else []
+            ["download"]
+            if any(x.mirrors or [a for a in x.archives if not a.is_package] for x in self.layouts)
+            else []
         )
-        ways += ["npm"] if any(a.is_package for layout in self.layouts for a in layout.archives) else []
+        ways += (
+            ["npm"] if any(a.is_package for layout in self.layouts for a in layout.archives) else []
+        )
         return " or ".join(ways) or "by hand"
 
 
@@ -147,7 +149,10 @@ _CIFAR10_STRIPS = Layout(
 )
 _CIFAR100_PICKLES = Layout(
     ("cifar-100-python", "cifar100/cifar-100-python"),
-    {"train": "md5:16019d7e3df5f24257cddd939b257f8d", "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc"},
+    {
+        "train": "md5:16019d7e3df5f24257cddd939b257f8d",
+        "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc",
+    },
     archives=(
         Archive(
             f"{_TORONTO}cifar-100-python.tar.gz",
@@ -156,15 +161,20 @@ _CIFAR100_PICKLES = Layout(
         ),
     ),
 )
-_CIFAR100_RECORDS = Layout(  # official too; no checksums of its two files are published, so it is not fetched
-    ("cifar-100-binary", "cifar100/cifar-100-binary"), {"train.bin": "", "test.bin": ""}
+_CIFAR100_RECORDS = (
+    Layout(  # official too; no checksums of its two files are published, so it is not fetched
+        ("cifar-100-binary", "cifar100/cifar-100-binary"), {"train.bin": "", "test.bin": ""}
+    )
 )
 SOURCES: dict[str, Source] = {
     "mnist": Source("70,000 grey digits, 28 × 28", (_MNIST,)),
     "cifar10": Source(
-        "60,000 colour photographs of 10 classes, 32 × 32", (_CIFAR10_PICKLES, _CIFAR10_RECORDS, _CIFAR10_STRIPS)
+        "60,000 colour photographs of 10 classes, 32 × 32",
+        (_CIFAR10_PICKLES, _CIFAR10_RECORDS, _CIFAR10_STRIPS),
     ),
-    "cifar100": Source("60,000 colour photographs of 100 classes, 32 × 32", (_CIFAR100_PICKLES, _CIFAR100_RECORDS)),
+    "cifar100": Source(
+        "60,000 colour photographs of 100 classes, 32 × 32", (_CIFAR100_PICKLES, _CIFAR100_RECORDS)
+    ),
     "cifar10-c": _by_hand(
         "CIFAR-10's test set under 19 corruptions",
         "CIFAR-10-C",
@@ -267,7 +277,10 @@ def data_root(option: Path | None = None) -> Path:
         return Path(named).expanduser()
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache, "fairmargin")
-    usual = {"darwin": Path.home() / "Library" / "Caches", "win32": Path.home() / "AppData" / "Local"}
+    usual = {
+        "darwin": Path.home() / "Library" / "Caches",
+        "win32": Path.home() / "AppData" / "Local",
+    }
     return usual.get(sys.platform, Path.home() / ".cache") / "fairmargin"
 
 
@@ -283,13 +296,17 @@ def locate(name: str, root: Path) -> dict[str, Path]:
     layout, folder, found = _best(source, root)
     if len(found) == len(layout.files):
         return found
-    also = [f"{x.folders[0]}/" for x in source.layouts if x is not layout] + [f"{f}/" for f in layout.folders[1:] if f]
+    also = [f"{x.folders[0]}/" for x in source.layouts if x is not layout] + [
+        f"{f}/" for f in layout.folders[1:] if f
+    ]
     absent = [file if file != "." else "the folder" for file in layout.files if file not in found]
     place = folder if found else root / layout.folders[0]
     get_it = f"fairmargin data get {name} --root {root}" if not source.by_hand else source.by_hand
     raise MissingData(
         f"{name} is not there: missing {', '.join(absent)}\n"
-        f"  where it goes:  {place}" + (f" (or under {root}: {', '.join(also)})" if also else "") + "\n"
+        f"  where it goes:  {place}"
+        + (f" (or under {root}: {', '.join(also)})" if also else "")
+        + "\n"
         f"  how to get it:  {get_it}\n"
         f"  have it elsewhere?  name that folder with --root or ${VARIABLE}"
     )
@@ -312,7 +329,9 @@ def get(name: str, root: Path, *, progress: bool = True) -> dict[str, Path]:
     layout, _, found = _best(source, root)
     if wrong := [row for row in verify(name, root) if row[0] in found and not row[1]]:
         reasons = "; ".join(f"{found[file]}: {why}" for file, _, why in wrong)
-        raise DownloadFailed(f"{reasons}. Move it away and run this again; files that are there are never overwritten")
+        raise DownloadFailed(
+            f"{reasons}. Move it away and run this again; files that are there are never overwritten"
+        )
     if len(found) == len(layout.files) or source.by_hand:
         return locate(name, root)
     tried = []
@@ -350,7 +369,11 @@ def _best(source: Source, root: Path) -> tuple[Layout, Path, dict[str, Path]]:
     for layout in source.layouts:
         for folder in (root / f for f in layout.folders):
             both = {file: (folder / file, folder / f"{file}.gz") for file in layout.files}
-            found = {file: next(filter(present, paths)) for file, paths in both.items() if any(map(present, paths))}
+            found = {
+                file: next(filter(present, paths))
+                for file, paths in both.items()
+                if any(map(present, paths))
+            }
             sets.append((layout, folder, found))
     return max(sets, key=lambda s: len(s[2]) / len(s[0].files))  # max keeps the first of equals
 
@@ -392,7 +415,12 @@ def _from_archive(layout: Layout, archive: Archive, root: Path, progress: bool) 
         if wrong := problem(file, archive.checksum, bare=False):
             file.unlink()
             raise DownloadFailed(wrong)
-        extract(file, temporary / "content", only={archive.inside + f for f in layout.files}, max_bytes=MAX_CONTENT)
+        extract(
+            file,
+            temporary / "content",
+            only={archive.inside + f for f in layout.files},
+            max_bytes=MAX_CONTENT,
+        )
         members = {f: temporary / "content" / archive.inside / f for f in layout.files}
         for f, path in members.items():
             if wrong := problem(path, layout.files[f]):

@@ -46,7 +46,9 @@ class ArraySplit:
         return self.pixels.index_select(0, index)  # many times faster than pixels[index]
 
     def subset(self, index: Tensor) -> "ArraySplit":
-        return ArraySplit(self.pixels[index], self.labels[index], None if self.bias is None else self.bias[index])
+        return ArraySplit(
+            self.pixels[index], self.labels[index], None if self.bias is None else self.bias[index]
+        )
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:
         """(train, valid): `fraction` of every (label, bias) cell is held out; 0 keeps all where it is."""
@@ -62,7 +64,9 @@ class FileSplit:
     labels: Tensor
     decode: Callable[[Path], Tensor]
     bias: Tensor | None = None
-    still: Callable[[Path], Tensor] | None = None  # how evaluation decodes, if training crops from larger pictures
+    still: Callable[[Path], Tensor] | None = (
+        None  # how evaluation decodes, if training crops from larger pictures
+    )
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -16,7 +16,9 @@ SHOWN = 20  # problems in the message; the exception holds all
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    row: int | None  # as spreadsheets count, the header is row 1 (Parquet has none: its first row is 1); None: a folder
+    row: (
+        int | None
+    )  # as spreadsheets count, the header is row 1 (Parquet has none: its first row is 1); None: a folder
     file: str
     reason: str
 
@@ -27,7 +29,9 @@ class Problem:
 class BadManifest(ValueError):
     """Data that cannot be used as it stands: `problems` has every problem, the message the first few."""
 
-    def __init__(self, problems: Sequence[Problem], source: str = "manifest", advice: str = "") -> None:
+    def __init__(
+        self, problems: Sequence[Problem], source: str = "manifest", advice: str = ""
+    ) -> None:
         super().__init__(problems, source, advice)
         self.problems, self.source, self.advice = tuple(problems), source, advice
 
@@ -39,13 +43,17 @@ class BadManifest(ValueError):
         number = len(self.problems)
         more = [f"… and {number - most} more"] if most is not None and number > most else []
         lines = [*map(str, self.problems[:most]), *more, *([self.advice] if self.advice else [])]
-        return "\n  ".join([f"{self.source}: {number} problem{'s'[: number > 1]}, nothing was loaded", *lines])
+        return "\n  ".join(
+            [f"{self.source}: {number} problem{'s'[: number > 1]}, nothing was loaded", *lines]
+        )
 
     def write_problems(self, path: Path) -> None:
         with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
             writer = csv.writer(file)
             writer.writerow(["row", "file", "reason"])
-            writer.writerows([problem.row, problem.file, problem.reason] for problem in self.problems)
+            writer.writerows(
+                [problem.row, problem.file, problem.reason] for problem in self.problems
+            )
 
 
 def read_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -56,23 +64,33 @@ def read_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     if kind in PARQUET:
         return _parquet(path)
     if kind not in DELIMITERS:
-        raise ValueError(f"{path}: a manifest ends in {', '.join((*DELIMITERS, *PARQUET))}; save it as one of these")
+        raise ValueError(
+            f"{path}: a manifest ends in {', '.join((*DELIMITERS, *PARQUET))}; save it as one of these"
+        )
     lines: list[tuple[int, list[str]]] = []
     last = 0
     try:
         with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-            reader = csv.reader(file, delimiter=_delimiter(file, kind), skipinitialspace=kind == ".csv", strict=True)
+            reader = csv.reader(
+                file, delimiter=_delimiter(file, kind), skipinitialspace=kind == ".csv", strict=True
+            )
             for row, cells in enumerate(reader, start=1):
                 last = row
                 if cells:
                     lines.append((row, cells))
-    except csv.Error as error:  # such as a quotation mark that is never closed: what follows cannot be told apart
-        raise BadManifest([Problem(last + 1, str(path), f"the table breaks off here: {error}")], str(path)) from None
+    except (
+        csv.Error
+    ) as error:  # such as a quotation mark that is never closed: what follows cannot be told apart
+        raise BadManifest(
+            [Problem(last + 1, str(path), f"the table breaks off here: {error}")], str(path)
+        ) from None
     if not lines:
         raise BadManifest([Problem(1, str(path), "no header")], str(path))
     header = [name.strip() for name in lines[0][1]]
     if any("\ufffd" in name for name in header):
-        raise BadManifest([Problem(1, str(path), "the header is not UTF-8 text; save it as UTF-8")], str(path))
+        raise BadManifest(
+            [Problem(1, str(path), "the header is not UTF-8 text; save it as UTF-8")], str(path)
+        )
     return header, lines[1:]
 
 
@@ -93,9 +111,13 @@ def _parquet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:
-        raise BadManifest([Problem(None, str(path), f"not a Parquet table: {error}")], str(path)) from error
+        raise BadManifest(
+            [Problem(None, str(path), f"not a Parquet table: {error}")], str(path)
+        ) from error
     columns = [map(_text, column.to_pylist()) for column in table.columns]
-    return list(table.column_names), [(i, list(cells)) for i, cells in enumerate(zip(*columns, strict=True), start=1)]
+    return list(table.column_names), [
+        (i, list(cells)) for i, cells in enumerate(zip(*columns, strict=True), start=1)
+    ]
 
 
 def _text(value: object) -> str:
@@ -112,9 +134,17 @@ def find_column(path: Path, header: list[str], name: str, option: str) -> int:
     plain = {column.casefold(): column for column in header}
     near = difflib.get_close_matches(name.casefold(), plain, n=1, cutoff=0.4)
     hint = f'did you mean "{plain[near[0]]}"? ' if near else ""
-    reason = f'column "{name}" stands there more than once. ' if name in header else f'no column "{name}": {hint}'
-    advice = f'name another with --set data.{option}=… ("data show": --{option.replace("_", "-")} …)'
-    raise BadManifest([Problem(1, str(path), f"{reason}The columns are {', '.join(header)}")], str(path), advice)
+    reason = (
+        f'column "{name}" stands there more than once. '
+        if name in header
+        else f'no column "{name}": {hint}'
+    )
+    advice = (
+        f'name another with --set data.{option}=… ("data show": --{option.replace("_", "-")} …)'
+    )
+    raise BadManifest(
+        [Problem(1, str(path), f"{reason}The columns are {', '.join(header)}")], str(path), advice
+    )
 
 
 def find_column_if_there(path: Path, header: list[str], name: str, option: str) -> int | None:

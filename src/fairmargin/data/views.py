@@ -58,7 +58,9 @@ class Views:
     def __call__(self, images: Tensor, generator: Randomness = None) -> Tensor:
         """uint8 [n, C, H, W] → float32 [n, C, H, W], or [n, number, C, H, W] with several views."""
         if images.dtype != torch.uint8:
-            raise TypeError(f"views take uint8 images and these are {images.dtype}; give raw pixels in 0 … 255")
+            raise TypeError(
+                f"views take uint8 images and these are {images.dtype}; give raw pixels in 0 … 255"
+            )
         if self.number == 1:
             return self._view(images, generator)
         return torch.stack([self._view(images, generator) for _ in range(self.number)], 1)
@@ -75,7 +77,9 @@ class Views:
 
 
 @lru_cache(maxsize=64)
-def _normalization(mean: Channels, std: Channels, unit: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _normalization(
+    mean: Channels, std: Channels, unit: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """(x/unit − mean)/std as x·scale − shift; each [C, 1, 1]."""
     m, s = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
     return (1 / (unit * s)).to(device), (m / s).to(device)
@@ -140,11 +144,17 @@ class ResizedCrop:
     def __call__(self, x: Tensor, generator: Randomness) -> Tensor:
         full_height, full_width = x.shape[2:]
         u = uniform(len(x), 22, generator)
-        area = full_height * full_width * (self.scale[0] + (self.scale[1] - self.scale[0]) * u[:, :10])
+        area = (
+            full_height * full_width * (self.scale[0] + (self.scale[1] - self.scale[0]) * u[:, :10])
+        )
         low, high = map(math.log, self.ratio)
         ratio = (low + (high - low) * u[:, 10:20]).exp()  # width / height
-        tries = torch.stack([(area / ratio).sqrt().round(), (area * ratio).sqrt().round()]).long()  # [2, n, 10]
-        last = torch.tensor(self._central(full_height, full_width)).view(2, 1, 1).expand(2, len(x), 1)
+        tries = torch.stack(
+            [(area / ratio).sqrt().round(), (area * ratio).sqrt().round()]
+        ).long()  # [2, n, 10]
+        last = (
+            torch.tensor(self._central(full_height, full_width)).view(2, 1, 1).expand(2, len(x), 1)
+        )
         sides = torch.cat([tries, last], 2)  # [2, n, 11]
         limit = torch.tensor([full_height, full_width]).view(2, 1, 1)
         fits = ((sides > 0) & (sides <= limit)).all(0)  # [n, 11], the last always
@@ -236,11 +246,15 @@ def rotate(x: Tensor, degrees: Tensor) -> Tensor:
     column = (cos * right - sin * down + width / 2).floor().long()  # [n, H, W]
     row = (sin * right + cos * down + height / 2).floor().long()
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    source = torch.where(inside, row * width + column, 0).flatten(1)[:, None].expand(-1, channels, -1)
+    source = (
+        torch.where(inside, row * width + column, 0).flatten(1)[:, None].expand(-1, channels, -1)
+    )
     return x.flatten(2).gather(2, source).view_as(x) * inside[:, None]
 
 
-def resized_crop(x: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int) -> Tensor:
+def resized_crop(
+    x: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int
+) -> Tensor:
     """Each image's box, bilinear with anti-aliasing. Resizing is linear and separable: one matrix for the rows and one
     for the columns of each image."""
     rows = _bilinear(top, height, size, x.shape[2])  # [n, size, H]
@@ -267,7 +281,9 @@ def _bilinear(start: Tensor, length: Tensor, size: int, full: int) -> Tensor:
 def luma(x: Tensor) -> Tensor:
     """ITU-R 601 [n, 1, H, W]."""
     if x.shape[1] != 3:
-        raise ValueError(f"colour operations need 3 channels and these images have {x.shape[1]}; leave them out")
+        raise ValueError(
+            f"colour operations need 3 channels and these images have {x.shape[1]}; leave them out"
+        )
     red, green, blue = x.split(1, 1)
     return (0.299 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
 
@@ -302,9 +318,15 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
     is_red = (value == red).float()
     is_green = (value == green).float() * (1 - is_red)
     is_blue = 1 - is_red - is_green
-    slope = is_red * (green - blue) + is_green * (blue - red) + is_blue * (red - green)  # 0 where the chroma is 0
+    slope = (
+        is_red * (green - blue) + is_green * (blue - red) + is_blue * (red - green)
+    )  # 0 where the chroma is 0
     hue = slope / chroma.clamp(min=torch.finfo(x.dtype).tiny) + 2 * is_green + 4 * is_blue
-    k = hue + 6 * shift[:, None, None, None] + torch.tensor([5.0, 3.0, 1.0], device=x.device).view(3, 1, 1)
+    k = (
+        hue
+        + 6 * shift[:, None, None, None]
+        + torch.tensor([5.0, 3.0, 1.0], device=x.device).view(3, 1, 1)
+    )
     k -= 6 * (k / 6).floor_()
     return (2 - (k - 2).abs_()).clamp_(0, 1).mul_(-chroma).add_(value)
 

@@ -81,20 +81,36 @@ def collect(
 ) -> Outputs:
     """Features and logits of every sample, in evaluation mode; each module's mode is put back afterwards."""
     if views.number != 1:
-        raise ValueError(f"evaluation looks at each image once and these views make {views.number}; give eval_views")
+        raise ValueError(
+            f"evaluation looks at each image once and these views make {views.number}; give eval_views"
+        )
     pairs = []
     with evaluating(method):
-        for batch in Loader(split, views, InOrder(len(split)), batch_size, device=device, workers=workers):
+        for batch in Loader(
+            split, views, InOrder(len(split)), batch_size, device=device, workers=workers
+        ):
             # Not around the loader: views keep tensors that training uses too.
             with torch.inference_mode():
                 pairs.append([x.float().cpu() for x in method.inspect(batch.images)])
     # An empty split has no batch to take widths from.
-    features, logits = map(torch.cat, zip(*pairs, strict=True)) if pairs else (torch.zeros(0, 0), torch.zeros(0, 0))
-    return Outputs(features, logits, split.labels.cpu(), None if split.bias is None else split.bias.cpu())
+    features, logits = (
+        map(torch.cat, zip(*pairs, strict=True))
+        if pairs
+        else (torch.zeros(0, 0), torch.zeros(0, 0))
+    )
+    return Outputs(
+        features, logits, split.labels.cpu(), None if split.bias is None else split.bias.cpu()
+    )
 
 
 def judge(
-    logits: Tensor, labels: Tensor, bias: Tensor | None, info: DataInfo, *, resamples: int = 1000, seed: int = 0
+    logits: Tensor,
+    labels: Tensor,
+    bias: Tensor | None,
+    info: DataInfo,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> Judged:
     """Every number about one classifier on one set.
 
@@ -103,9 +119,13 @@ def judge(
     """
     bias = _known(bias, info)
     predicted = answers(logits)
-    found, warnings = accuracies(predicted, labels, bias, info.counts, resamples=resamples, seed=seed)
+    found, warnings = accuracies(
+        predicted, labels, bias, info.counts, resamples=resamples, seed=seed
+    )
     if silent := int((predicted < 0).sum()):
-        warnings.append(f"{silent} of {len(labels)} samples have logits that are not finite; they count as wrong")
+        warnings.append(
+            f"{silent} of {len(labels)} samples have logits that are not finite; they count as wrong"
+        )
     groups, gap = None, None
     if bias is not None:
         groups = group_table(predicted, labels, bias, info.num_classes, info.num_biases)
@@ -115,7 +135,8 @@ def judge(
     return {
         "n": len(labels),
         "accuracy": {name: asdict(interval) for name, interval in found.items()},
-        "groups": groups and {name: jsonable(table.tolist()) for name, table in vars(groups).items()},
+        "groups": groups
+        and {name: jsonable(table.tolist()) for name, table in vars(groups).items()},
         "equalised_odds_gap": gap,
         "calibration": calibrated and jsonable(asdict(calibrated)),
         "warnings": warnings,
@@ -129,7 +150,11 @@ def _known(bias: Tensor | None, info: DataInfo) -> Tensor | None:
 
 def available(split: Split, info: DataInfo) -> list[str]:
     """The accuracies that these samples can have: without bias labels, or conflicting samples, some cannot be had."""
-    return list(values(split.labels, split.labels, _known(split.bias, info), info.counts)) if len(split) else []
+    return (
+        list(values(split.labels, split.labels, _known(split.bias, info), info.counts))
+        if len(split)
+        else []
+    )
 
 
 def answers(logits: Tensor) -> Tensor:
@@ -171,16 +196,22 @@ def evaluate(
         check_choice(name, "classifier", CLASSIFIERS)
 
     def outputs_of(split: Split) -> Outputs:
-        return collect(method, split, data.eval_views, batch_size=batch_size, device=device, workers=workers)
+        return collect(
+            method, split, data.eval_views, batch_size=batch_size, device=device, workers=workers
+        )
 
     outputs = outputs_of(data.test if test is None else test)
     train = outputs_of(as_evaluated(data.train)) if {"probe", "knn"} & set(classifiers) else None
     fitted, warnings = _fitted(classifiers, train, data.info.num_classes)
     if "linear" in classifiers:
-        layer, best = _linear(method, data, outputs, linear, device=device, workers=workers, progress=progress)
+        layer, best = _linear(
+            method, data, outputs, linear, device=device, workers=workers, progress=progress
+        )
         if layer.finite:
             facts = {"epochs": len(layer.losses), "loss": layer.losses[-1]}
-            fitted["linear"] = _Classifier(lambda found: layer.logits(found.features), facts, _linear_doubts(layer))
+            fitted["linear"] = _Classifier(
+                lambda found: layer.logits(found.features), facts, _linear_doubts(layer)
+            )
         else:
             warnings.append(
                 f"no linear evaluation: its loss is not finite in epoch {len(layer.losses)}. Either the features of the "
@@ -188,7 +219,9 @@ def evaluate(
             )
 
     def judged(found: Outputs) -> dict[str, Judged]:
-        return {name: each.judge(found, data.info, resamples, seed) for name, each in fitted.items()}
+        return {
+            name: each.judge(found, data.info, resamples, seed) for name, each in fitted.items()
+        }
 
     on_test = judged(outputs)
     if "linear" in on_test:
@@ -198,7 +231,9 @@ def evaluate(
         test=on_test,
         extra_tests={name: judged(outputs_of(split)) for name, split in data.extra_tests.items()},
         similarity=similarity_of(outputs, seed=seed),
-        ordering=ordering(outputs.features, outputs.labels, pairs, seed=seed) if pairs is not None else None,
+        ordering=ordering(outputs.features, outputs.labels, pairs, seed=seed)
+        if pairs is not None
+        else None,
         outputs=outputs,
         warnings=warnings,
     )
@@ -215,7 +250,9 @@ def quick(
     workers: int = 0,
 ) -> dict[str, float]:
     """The named accuracies of the method's own classifier, without intervals: one pass, for every epoch."""
-    return quick_of(collect(method, split, views, batch_size=batch_size, device=device, workers=workers), info)
+    return quick_of(
+        collect(method, split, views, batch_size=batch_size, device=device, workers=workers), info
+    )
 
 
 def quick_of(outputs: Outputs, info: DataInfo) -> dict[str, float]:
@@ -226,7 +263,9 @@ def quick_of(outputs: Outputs, info: DataInfo) -> dict[str, float]:
 def similarity_of(outputs: Outputs, *, seed: int = 0) -> dict[str, Any] | None:
     """`similarity.similarities` of a split; None without bias labels or with features that are not finite."""
     pairs = _has_pairs(outputs)
-    return None if pairs is None else similarities(outputs.features, outputs.labels, pairs, seed=seed)
+    return (
+        None if pairs is None else similarities(outputs.features, outputs.labels, pairs, seed=seed)
+    )
 
 
 @dataclass(frozen=True)
@@ -244,18 +283,24 @@ class _Classifier:
         return {**found, **self.facts, "warnings": [*self.warnings, *found["warnings"]]}
 
 
-def _fitted(names: Sequence[str], train: Outputs | None, classes: int) -> tuple[dict[str, _Classifier], list[str]]:
+def _fitted(
+    names: Sequence[str], train: Outputs | None, classes: int
+) -> tuple[dict[str, _Classifier], list[str]]:
     """The classifiers by name, and warnings about those that cannot be had."""
     found = {"own": _Classifier(lambda outputs: outputs.logits)} if "own" in names else {}
     if train is None:
         return found, []
     if not bool(train.features.isfinite().all()):
-        return found, ["the features of the training set are not finite: neither probe nor nearest neighbours"]
+        return found, [
+            "the features of the training set are not finite: neither probe nor nearest neighbours"
+        ]
     x, y = unit(train.features), train.labels
     if "probe" in names:
         probe = fit_probe(x, y, classes)
         facts = {"converged": probe.converged, "iterations": probe.iterations}
-        found["probe"] = _Classifier(lambda outputs: probe.logits(unit(outputs.features)), facts, _doubts(probe))
+        found["probe"] = _Classifier(
+            lambda outputs: probe.logits(unit(outputs.features)), facts, _doubts(probe)
+        )
     if "knn" in names:
         found["knn"] = _Classifier(lambda outputs: _neighbours(x, y, outputs.features, classes))
     return found, []
@@ -272,7 +317,9 @@ def _linear(
             right = answers(layer.logits(test.features)) == test.labels
             course.append(float(right.double().mean()))
 
-    layer = fit_linear(method, data.train, data.train_views, data.info, settings, after_epoch=look, **how)
+    layer = fit_linear(
+        method, data.train, data.train_views, data.info, settings, after_epoch=look, **how
+    )
     if not course:
         return layer, None
     return layer, {"epoch": 1 + course.index(max(course)), "plain": max(course)}
@@ -291,7 +338,9 @@ def _doubts(probe: Probe) -> tuple[str, ...]:
     if not probe.converged:
         said.append(f"the probe had not converged after {probe.iterations} iterations")
     if probe.missing:
-        said.append(f"no training samples of class {', '.join(map(str, probe.missing))}: the probe never answers it")
+        said.append(
+            f"no training samples of class {', '.join(map(str, probe.missing))}: the probe never answers it"
+        )
     return tuple(said)
 
 

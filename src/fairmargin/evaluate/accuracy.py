@@ -79,7 +79,9 @@ def accuracies(
     A name is absent when no sample can say anything about it.
     """
     if resamples < 1:
-        raise ValueError(f"resamples must be at least 1; got {resamples}. values() gives accuracies without intervals")
+        raise ValueError(
+            f"resamples must be at least 1; got {resamples}. values() gives accuracies without intervals"
+        )
     _check_confidence(confidence)
     table = _Table.of(predicted, labels, bias, counts, least)
     point = table.conventions(table.correct / table.n)
@@ -88,10 +90,14 @@ def accuracies(
     found = {}
     for name, value in point.items():
         low, high = np.quantile(drawn[name], tails)
-        if np.ptp(drawn[name]) == 0:  # every group all right or all wrong: resampling shows no doubt, there is some
+        if (
+            np.ptp(drawn[name]) == 0
+        ):  # every group all right or all wrong: resampling shows no doubt, there is some
             size = torch.tensor(table.effective_size(name))
             low, high = wilson(float(value) * size, size, confidence)
-        found[name] = Interval(float(value), min(float(low), float(value)), max(float(high), float(value)))
+        found[name] = Interval(
+            float(value), min(float(low), float(value)), max(float(high), float(value))
+        )
     return found, table.warnings(least)
 
 
@@ -100,7 +106,9 @@ def values(
 ) -> dict[str, float]:
     """`accuracies` without intervals."""
     table = _Table.of(predicted, labels, bias, counts, least)
-    return {name: float(value) for name, value in table.conventions(table.correct / table.n).items()}
+    return {
+        name: float(value) for name, value in table.conventions(table.correct / table.n).items()
+    }
 
 
 @dataclass(frozen=True)
@@ -109,16 +117,24 @@ class _Table:
 
     n: np.ndarray  # [cells]
     correct: np.ndarray
-    weights: dict[str, np.ndarray]  # [cells], not normalized, of every convention that is a weighted mean
+    weights: dict[
+        str, np.ndarray
+    ]  # [cells], not normalized, of every convention that is a weighted mean
     eligible: np.ndarray  # [cells] bool: where the worst group is looked for
     enough: bool  # eligible ones have `least` samples
     left_out: float  # share of the training samples whose group has no test samples
 
     @staticmethod
-    def of(predicted: Tensor, labels: Tensor, bias: Tensor | None, counts: Tensor, least: int) -> "_Table":
+    def of(
+        predicted: Tensor, labels: Tensor, bias: Tensor | None, counts: Tensor, least: int
+    ) -> "_Table":
         n, correct = _tally(predicted, labels, bias, *counts.shape)  # [classes, biases + 1]
         there = n > 0
-        known, aligned, trained = np.zeros(n.shape, bool), np.zeros(n.shape, bool), np.zeros(n.shape)
+        known, aligned, trained = (
+            np.zeros(n.shape, bool),
+            np.zeros(n.shape, bool),
+            np.zeros(n.shape),
+        )
         known[:, :-1] = True
         aligned[:, :-1], trained[:, :-1] = aligned_cells(counts).cpu().numpy(), counts.cpu().numpy()
         weights = {
@@ -132,7 +148,11 @@ class _Table:
         return _Table(
             n=n[there],
             correct=correct[there],
-            weights={name: w for name, weight in weights.items() if (w := weight[there].astype(np.float64)).any()},
+            weights={
+                name: w
+                for name, weight in weights.items()
+                if (w := weight[there].astype(np.float64)).any()
+            },
             eligible=(large if large.any() else known)[there],
             enough=bool(large.any()),
             left_out=float(trained[~there].sum() / max(trained.sum(), 1)),
@@ -140,7 +160,10 @@ class _Table:
 
     def conventions(self, share: np.ndarray) -> dict[str, np.ndarray]:
         """Each convention's value, in the order of `NAMES`; share [..., cells] of right answers."""
-        found = {name: (share @ weight / weight.sum()).clip(0, 1) for name, weight in self.weights.items()}
+        found = {
+            name: (share @ weight / weight.sum()).clip(0, 1)
+            for name, weight in self.weights.items()
+        }
         if self.eligible.any():
             found["worst-group"] = share[..., self.eligible].min(-1)
         return {name: found[name] for name in NAMES if name in found}
@@ -156,7 +179,9 @@ class _Table:
     def warnings(self, least: int) -> list[str]:
         said = []
         if self.eligible.any() and not self.enough:
-            said.append(f"no group has {least} test samples; the worst-group accuracy is the lowest of all groups")
+            said.append(
+                f"no group has {least} test samples; the worst-group accuracy is the lowest of all groups"
+            )
         if "train-weighted" in self.weights and self.left_out > 0:
             said.append(
                 f"the train-weighted accuracy leaves out {self.left_out:.1%} of the training samples, "
@@ -171,15 +196,22 @@ def _tally(
     """(samples, right answers) of each cell [classes, biases + 1]; the last column is unknown bias."""
     _check_range(labels, "labels", 0, classes)
     if len(predicted) != len(labels):
-        raise ValueError(f"there are {len(predicted)} predictions for {len(labels)} labels; give one for each sample")
+        raise ValueError(
+            f"there are {len(predicted)} predictions for {len(labels)} labels; give one for each sample"
+        )
     if bias is None:
         bias = torch.full_like(labels, -1)
     _check_range(bias, "bias", -1, biases)
     if len(bias) != len(labels):
-        raise ValueError(f"there are {len(bias)} bias values for {len(labels)} labels; use −1 where it is unknown")
+        raise ValueError(
+            f"there are {len(bias)} bias values for {len(labels)} labels; use −1 where it is unknown"
+        )
     cell = labels.long() * (biases + 1) + torch.where(bias < 0, biases, bias).long()
     n, correct = (
-        torch.bincount(cells, minlength=classes * (biases + 1)).view(classes, biases + 1).cpu().numpy()
+        torch.bincount(cells, minlength=classes * (biases + 1))
+        .view(classes, biases + 1)
+        .cpu()
+        .numpy()
         for cells in (cell, cell[predicted == labels])
     )
     return n, correct
@@ -198,10 +230,19 @@ def _bootstrap(table: _Table, resamples: int, seed: int) -> dict[str, np.ndarray
 
 
 def group_table(
-    predicted: Tensor, labels: Tensor, bias: Tensor, classes: int, biases: int, *, confidence: float = 0.95
+    predicted: Tensor,
+    labels: Tensor,
+    bias: Tensor,
+    classes: int,
+    biases: int,
+    *,
+    confidence: float = 0.95,
 ) -> Groups:
     """Every group's test samples, right answers, and Wilson interval of its accuracy."""
-    n, correct = (torch.from_numpy(cells[:, :-1].copy()) for cells in _tally(predicted, labels, bias, classes, biases))
+    n, correct = (
+        torch.from_numpy(cells[:, :-1].copy())
+        for cells in _tally(predicted, labels, bias, classes, biases)
+    )
     low, high = wilson(correct, n, confidence)
     return Groups(n, correct, low, high)
 
@@ -221,7 +262,11 @@ def wilson(correct: Tensor, n: Tensor, confidence: float = 0.95) -> tuple[Tensor
 
 
 def small_groups(
-    n: Tensor, *, least: int = LEAST, class_names: Sequence[str] | None = None, bias_names: Sequence[str] | None = None
+    n: Tensor,
+    *,
+    least: int = LEAST,
+    class_names: Sequence[str] | None = None,
+    bias_names: Sequence[str] | None = None,
 ) -> list[str]:
     """Sentences about groups with few test samples or none; n [classes, biases]."""
     said = []
@@ -236,11 +281,15 @@ def small_groups(
             f"the smallest, (label={label}, bias={cue}), has {int(n[y, b])}"
         )
     if empty:
-        said.append(f"{empty} of {n.numel()} groups {'has' if empty == 1 else 'have'} no test samples")
+        said.append(
+            f"{empty} of {n.numel()} groups {'has' if empty == 1 else 'have'} no test samples"
+        )
     return said
 
 
-def equalised_odds_gap(predicted: Tensor, labels: Tensor, bias: Tensor, *, least: int = LEAST) -> float | None:
+def equalised_odds_gap(
+    predicted: Tensor, labels: Tensor, bias: Tensor, *, least: int = LEAST
+) -> float | None:
     """How much the answers depend on the bias at a fixed true class.
 
     max over y and c of  max_b P(ŷ=c | y, b) − min_b P(ŷ=c | y, b)

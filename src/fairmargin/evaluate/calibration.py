@@ -45,5 +45,8 @@ def measure(logits: Tensor, labels: Tensor, *, bins: int = 15) -> Calibration:
         ece=float((right - total).abs().sum() / len(labels)),
         nll=float(F.nll_loss(log_p, labels)),
         brier=float((p - one_hot).square().sum(1).mean()),
-        bins=[Bin(float(total[i] / n[i]), float(right[i] / n[i]), int(n[i])) for i in n.nonzero()[:, 0].tolist()],
+        bins=[
+            Bin(float(total[i] / n[i]), float(right[i] / n[i]), int(n[i]))
+            for i in n.nonzero()[:, 0].tolist()
+        ],
     )

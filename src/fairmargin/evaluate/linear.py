@@ -52,9 +52,17 @@ class LinearSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("momentum", 0), ("weight_decay", 0), ("seed", 0)):
+        for name, least in (
+            ("epochs", 1),
+            ("batch_size", 1),
+            ("momentum", 0),
+            ("weight_decay", 0),
+            ("seed", 0),
+        ):
             if getattr(self, name) < least:
-                raise ValueError(f"{NAME} needs {name} of at least {least}; got {getattr(self, name)}")
+                raise ValueError(
+                    f"{NAME} needs {name} of at least {least}; got {getattr(self, name)}"
+                )
         for name in ("lr", "factor"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{NAME} needs {name} above 0; got {getattr(self, name)}")
@@ -115,7 +123,9 @@ def fit_linear(
     settings = settings or LinearSettings()
     n = len(split)
     if not n:
-        raise ValueError(f"{NAME} needs training samples and there are none; give it the training split")
+        raise ValueError(
+            f"{NAME} needs training samples and there are none; give it the training split"
+        )
     _check_labels(split.labels, n, info.num_classes)
     seed = OWN_NUMBERS + settings.seed
     loader = Loader(
@@ -134,7 +144,9 @@ def fit_linear(
     done = 0
     with evaluating(method), torch.enable_grad():
         layer = first_layer(features.width(info), info.num_classes, settings.seed).to(device)
-        sgd = torch.optim.SGD(layer.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay)
+        sgd = torch.optim.SGD(
+            layer.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay
+        )
         for epoch in range(settings.epochs):
             sgd.param_groups[0]["lr"] = settings.lr * rate(epoch)
             total = torch.zeros((), device=device)
@@ -158,7 +170,9 @@ def first_layer(width: int, classes: int, seed: int) -> nn.Linear:
     generator = seeded(WEIGHTS, OWN_NUMBERS + seed)
     layer = nn.utils.skip_init(nn.Linear, width, classes)
     for parameter in layer.parameters():
-        nn.init.uniform_(parameter, -1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator)
+        nn.init.uniform_(
+            parameter, -1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator
+        )
     return layer
 
 

@@ -71,7 +71,9 @@ def fit_probe(
     present, y = labels.cpu().unique(return_inverse=True)
     x = features.cpu().double()
     mean, scale = _moments(x) if standardise else (x.new_zeros(x.shape[1]), x.new_ones(x.shape[1]))
-    fitted, converged, iterations = _minimise((x - mean) * scale, y, len(present), l2, max_iterations)
+    fitted, converged, iterations = _minimise(
+        (x - mean) * scale, y, len(present), l2, max_iterations
+    )
     weight, intercept = x.new_zeros(classes, x.shape[1]), x.new_full((classes,), -torch.inf)
     weight[present] = fitted[:, :-1] * scale
     intercept[present] = fitted[:, -1] - weight[present] @ mean
@@ -86,7 +88,9 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.where(varies, 1 / torch.where(varies, deviation, 1), 0)
 
 
-def _minimise(x: Tensor, y: Tensor, classes: int, l2: float, max_iterations: int) -> tuple[Tensor, bool, int]:
+def _minimise(
+    x: Tensor, y: Tensor, classes: int, l2: float, max_iterations: int
+) -> tuple[Tensor, bool, int]:
     """(W and c side by side [classes, D + 1], converged, iterations), by L-BFGS from zero."""
     n, d = x.shape
     x = torch.cat([x, x.new_ones(n, 1)], 1)
@@ -105,7 +109,13 @@ def _minimise(x: Tensor, y: Tensor, classes: int, l2: float, max_iterations: int
     # Features of trained networks are nearly collinear; a long memory saves many iterations.
     memory = min(100, max(10, HELD // len(start)))
     # Only the gradient ends it: a small step in the loss alone may lie far from the optimum when l2 is small.
-    options = {"gtol": TOLERANCE, "ftol": 0, "maxiter": max_iterations, "maxfun": 10 * max_iterations, "maxcor": memory}
+    options = {
+        "gtol": TOLERANCE,
+        "ftol": 0,
+        "maxiter": max_iterations,
+        "maxfun": 10 * max_iterations,
+        "maxcor": memory,
+    }
     result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     converged = bool(np.abs(result.jac).max() <= TOLERANCE)
     return torch.from_numpy(result.x).view(classes, d + 1), converged, int(result.nit)
@@ -131,7 +141,9 @@ def knn_logits(
     check_matrix(features, "features")
     check_ids(train_labels, len(train_features), "train_labels")
     if k < 1 or not len(train_features):
-        raise ValueError(f"nearest neighbours need k ≥ 1 and training samples; got k={k} and {len(train_features)}")
+        raise ValueError(
+            f"nearest neighbours need k ≥ 1 and training samples; got k={k} and {len(train_features)}"
+        )
     _check_classes(train_labels, classes)
     k = min(k, len(train_features))
     bank, parts = unit(train_features.float()), []

@@ -22,7 +22,13 @@ DECIMALS = 10  # so that equal features tie, whatever order their products were 
 
 
 def similarities(
-    features: Tensor, labels: Tensor, bias: Tensor, *, most: int = 2000, bins: int = 64, seed: int = 0
+    features: Tensor,
+    labels: Tensor,
+    bias: Tensor,
+    *,
+    most: int = 2000,
+    bins: int = 64,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Histogram, mean and deviation of the cosines in each set, and KL(N_A ‖ N_C) of distances, without any floor.
 
@@ -53,7 +59,10 @@ def similarities(
         }
         for k, name in enumerate(SETS)
     }
-    kl = {"positive": _kl(pairs[:2], mean[:2], variance[:2]), "negative": _kl(pairs[2:4], mean[2:4], variance[2:4])}
+    kl = {
+        "positive": _kl(pairs[:2], mean[:2], variance[:2]),
+        "negative": _kl(pairs[2:4], mean[2:4], variance[2:4]),
+    }
     return {
         "edges": torch.linspace(-1, 1, bins + 1, dtype=torch.double).tolist(),
         "sets": sets,
@@ -63,7 +72,13 @@ def similarities(
 
 
 def ordering(
-    features: Tensor, labels: Tensor, bias: Tensor, *, epsilon: float = 0.0, most: int = 2000, seed: int = 0
+    features: Tensor,
+    labels: Tensor,
+    bias: Tensor,
+    *,
+    epsilon: float = 0.0,
+    most: int = 2000,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """How far distances are ordered by the bias, link by link (Barbano et al., ICLR 2023, Eq. 8).
 
@@ -92,9 +107,13 @@ def ordering(
             ordered &= usable & (nearest_end >= s.masked_fill(~farther, -torch.inf).amax(1))
         complete = torch.stack([(which == k).any(1) for k in range(ITSELF)]).all(0)
         parts.append(torch.stack([*shares, ordered.double().masked_fill(~complete, torch.nan)], 1))
-    anchors = torch.cat(parts)  # [samples, 3 links and the whole], NaN where an anchor has not the pairs
+    anchors = torch.cat(
+        parts
+    )  # [samples, 3 links and the whole], NaN where an anchor has not the pairs
     *found, total = _means(anchors)
-    links = [{"closer": SETS[k], "farther": SETS[k + 1], "share": share} for k, share in enumerate(found)]
+    links = [
+        {"closer": SETS[k], "farther": SETS[k + 1], "share": share} for k, share in enumerate(found)
+    ]
     classes = []
     for label in y.unique().tolist():
         *own, whole = _means(anchors[y == label])
@@ -102,7 +121,9 @@ def ordering(
     return {"links": links, "total": total, "classes": classes}
 
 
-def _drawn(features: Tensor, labels: Tensor, bias: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def _drawn(
+    features: Tensor, labels: Tensor, bias: Tensor, most: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """(unit features in float64, labels, bias) of at most `most` samples of known bias, in their order."""
     check_matrix(features, "features")
     check_ids(labels, len(features), "labels")
@@ -144,10 +165,14 @@ def _kl(pairs: Tensor, mean: Tensor, variance: Tensor) -> float | None:
 def _share(lowered: Tensor, s: Tensor, closer: Tensor, farther: Tensor) -> Tensor:
     """[anchors] share of (closer, farther) pairs in order; NaN where a set is empty."""
     ranked = s.masked_fill(~farther, torch.inf).sort(1).values
-    before = torch.searchsorted(ranked, lowered, right=False) + torch.searchsorted(ranked, lowered, right=True)
+    before = torch.searchsorted(ranked, lowered, right=False) + torch.searchsorted(
+        ranked, lowered, right=True
+    )
     return (before * closer).sum(1).double() / (2 * closer.sum(1) * farther.sum(1))
 
 
 def _means(columns: Tensor) -> list[float | None]:
     """Of each column, over the rows that have a value."""
-    return [float(c[~c.isnan()].mean()) if bool((~c.isnan()).any()) else None for c in columns.unbind(1)]
+    return [
+        float(c[~c.isnan()].mean()) if bool((~c.isnan()).any()) else None for c in columns.unbind(1)
+    ]

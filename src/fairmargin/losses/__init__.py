@@ -21,7 +21,11 @@ from fairmargin.losses.contrastive import (
     supcon_in,
 )
 from fairmargin.losses.dependence import hsic
-from fairmargin.losses.information import InformationBounds, information_bounds, information_bounds_from_scores
+from fairmargin.losses.information import (
+    InformationBounds,
+    information_bounds,
+    information_bounds_from_scores,
+)
 from fairmargin.losses.margin import l_softmax, l_softmax_anneal, large_margin
 from fairmargin.losses.modules import (
     HSIC,

@@ -48,7 +48,9 @@ def centred_sums(
     if n <= size:
         sums = _anchor_sums(rows, lengths, y, cue, number, rows, lengths, y, cue, measure)
     else:
-        one_chunk = _compiled_sums(blocks.CHUNK_BACKEND) if blocks.compiles_chunks(limits) else _anchor_sums
+        one_chunk = (
+            _compiled_sums(blocks.CHUNK_BACKEND) if blocks.compiles_chunks(limits) else _anchor_sums
+        )
         parts = []
         for start in range(0, n, size):
             r = slice(start, start + size)
@@ -88,7 +90,9 @@ def about(sums: Tensor, pivot: Tensor, other: Tensor | float) -> Tensor:
     """The sums about another pivot."""
     count, mass, first, second = sums.unbind(-1)
     step = pivot - other
-    return torch.stack([count, mass, first + mass * step, second + 2 * step * first + mass * step.square()], -1)
+    return torch.stack(
+        [count, mass, first + mass * step, second + 2 * step * first + mass * step.square()], -1
+    )
 
 
 def number_groups(ids: Tensor) -> Tensor:
@@ -141,7 +145,9 @@ def _anchor_sums(
             rest = x - pivot[:, None]
             weighted = weight * rest
             count = (weight > 0).sum(1).to(dtype)
-            sets.append(torch.stack([count, mass, weighted.sum(1), (weighted * rest).sum(1), pivot], -1))
+            sets.append(
+                torch.stack([count, mass, weighted.sum(1), (weighted * rest).sum(1), pivot], -1)
+            )
     return torch.stack(sets, -2)
 
 

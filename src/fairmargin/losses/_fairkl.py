@@ -33,7 +33,9 @@ from fairmargin.losses.inputs import check_chunk, check_matrix, rows
 from fairmargin.runtime import distributed
 from fairmargin.vectors import full_precision, unit
 
-VARIANCE_FLOOR = 0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
+VARIANCE_FLOOR = (
+    0.1  # on the variance of d; with a tiny floor the KL is minimised by collapse (docs/losses.md)
+)
 TINY = 1e-12  # with no floor at all, two sets without spread are equal and not 0/0
 
 
@@ -163,7 +165,9 @@ def _several_chunks(rows: int, limits: Limits, settings: dict[str, Any]) -> bool
     return rows * rows > limits.pairs or settings.get("chunk") is not None
 
 
-def _pairs_and_dropped(features: Tensor, *, negatives: bool, variant: str, **_: Any) -> list[Tensor]:
+def _pairs_and_dropped(
+    features: Tensor, *, negatives: bool, variant: str, **_: Any
+) -> list[Tensor]:
     """Empty tensors like what `FairKLTerms` holds after the value."""
     sets = 4 if negatives or variant == "authors" else 2
     dtype = torch.promote_types(features.dtype, limits_of(features).scalars)
@@ -203,10 +207,14 @@ def fairkl_terms(
             'give the manifest a "bias" column or run "fairmargin scores"'
         )
     if bias is not None and bias_features is not None:
-        raise ValueError("give fairkl either bias or bias_features, not both: they define the same sets in two ways")
+        raise ValueError(
+            "give fairkl either bias or bias_features, not both: they define the same sets in two ways"
+        )
     authors = variant == "authors"
     if authors and (bias is None or scope != "batch"):
-        raise ValueError('variant="authors" is defined for bias labels and scope="batch" only; use variant="paper"')
+        raise ValueError(
+            'variant="authors" is defined for bias labels and scope="batch" only; use variant="paper"'
+        )
     if authors and divergence in MEASURES:
         raise ValueError(
             f'variant="authors" has a formula of its own, on similarities, and divergence={divergence!r} is no part of it; '
@@ -244,9 +252,17 @@ def fairkl_terms(
             least = 1 if divergence in MEANS else 2
             size = None if normalize == "weights" else (n if anchors else n * n)
             value, dropped = _divergence(
-                sums, DIVERGENCES[divergence], variance_floor, least, size, across_ranks and anchors, pivot
+                sums,
+                DIVERGENCES[divergence],
+                variance_floor,
+                least,
+                size,
+                across_ranks and anchors,
+                pivot,
             )
-        return FairKLTerms(value.to(full_precision(features[:0]).dtype), sums[..., COUNT].detach().sum(0), dropped)
+        return FairKLTerms(
+            value.to(full_precision(features[:0]).dtype), sums[..., COUNT].detach().sum(0), dropped
+        )
 
 
 def _divergence(
@@ -262,12 +278,16 @@ def _divergence(
     usable = (sums[..., COUNT].detach().unflatten(1, (-1, 2)) >= least).all(2)  # [anchors, signs]
     may_look = limits_of(sums).host and not torch.compiler.is_compiling()
     whole = may_look and bool(usable.all())
-    if not whole:  # what is dropped gets harmless moments first, so that no NaN reaches the gradient
+    if (
+        not whole
+    ):  # what is dropped gets harmless moments first, so that no NaN reaches the gradient
         harmless = sums.new_ones(4)
         harmless[FIRST] = 0
         sums = torch.where(usable.repeat_interleave(2, 1)[..., None], sums, harmless)
     mean, variance = _mean_and_variance(sums, pivot, size)
-    each = divergence(Moments(mean[:, ::2], variance[:, ::2]), Moments(mean[:, 1::2], variance[:, 1::2]), floor)
+    each = divergence(
+        Moments(mean[:, ::2], variance[:, ::2]), Moments(mean[:, 1::2], variance[:, 1::2]), floor
+    )
     if whole and len(each) == 1:
         return each.sum(), ~usable.any()
     total, count = torch.where(usable, each, 0).sum(0), usable.sum(0)
@@ -276,7 +296,9 @@ def _divergence(
     return (total / count.clamp_min(1)).sum(), ~(count > 0).any()
 
 
-def _mean_and_variance(sums: Tensor, pivot: Tensor | None, size: int | Tensor | None) -> tuple[Tensor, Tensor]:
+def _mean_and_variance(
+    sums: Tensor, pivot: Tensor | None, size: int | Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Σwx/divisor and Σw(x−μ)²/divisor, the divisor being Σw or `size`; from sums about the pivot p, or about 0."""
     _, mass, first, second = sums.unbind(-1)  # [anchors, sets]
     mass = mass.detach()  # counts and weights have no gradient
@@ -288,7 +310,9 @@ def _mean_and_variance(sums: Tensor, pivot: Tensor | None, size: int | Tensor | 
         return mean, (second / divisor - squared_mean).clamp_min(0)
     # With δ = μ − p: Σ w (x − μ)² = Σ w (x − p)² − 2δ·Σ w (x − p) + δ²·Σ w. For `size` None δ is a rounding error.
     delta = first / divisor if size is None else (first + mass * pivot) / size - pivot
-    return pivot + delta, ((second - 2 * delta * first + mass * delta.square()) / divisor).clamp_min(0)
+    return pivot + delta, (
+        (second - 2 * delta * first + mass * delta.square()) / divisor
+    ).clamp_min(0)
 
 
 def _authors(sums: Tensor, itself: Tensor, n: int | Tensor, spread: bool) -> Tensor:

@@ -34,8 +34,16 @@ DISTANCE_FLOOR = 1e-4  # below which log d is not taken: duplicates have d = 0
 Measure = Callable[[Tensor], Tensor]  # of the distances d, what is added up in their place
 
 COUNT, MASS, FIRST, SECOND = range(4)  # of the sums: pairs in the set, Σw, Σw·x, Σw·x²
-FROM_SIMILARITIES = [[1, 1, 2, 4], [0, 0, -2, -8], [0, 0, 0, 4]]  # (count, Σs, Σs²) → these, for d = 2 − 2s
-FROM_HALF_DISTANCES = [[1, 1, 0, 0], [0, 0, -2, 0], [0, 0, 0, 4]]  # and (count, Σr, Σr²), for d = −2r
+FROM_SIMILARITIES = [
+    [1, 1, 2, 4],
+    [0, 0, -2, -8],
+    [0, 0, 0, 4],
+]  # (count, Σs, Σs²) → these, for d = 2 − 2s
+FROM_HALF_DISTANCES = [
+    [1, 1, 0, 0],
+    [0, 0, -2, 0],
+    [0, 0, 0, 4],
+]  # and (count, Σr, Σr²), for d = −2r
 
 
 def log_distance(d: Tensor) -> Tensor:
@@ -78,21 +86,34 @@ def set_sums(
     if by_groups and few:
         # _MatrixSums adds up in float64 by itself.
         z = scaled(z.to(limits.scalars) if anchors else z)
-        sums = _combine(_matrix_by_anchor(z, y, cue, signs)) if anchors else _MatrixSums.apply(z, y, cue, signs)
+        sums = (
+            _combine(_matrix_by_anchor(z, y, cue, signs))
+            if anchors
+            else _MatrixSums.apply(z, y, cue, signs)
+        )
         return z, y, cue, sums, len(z), None
     if by_groups:
         cells = _cells(y, cue, across_ranks)
         # Few cells: N·D² work. With about as many cells as samples the M_k would outgrow the features themselves.
         if cells.number * z.shape[1] <= 4 * max(cells.samples, 1):
             z = scaled(z.to(limits.scalars))
-            groups = (_cells_by_anchor if anchors else _CellSums.apply)(z, cells, signs, across_ranks)
+            groups = (_cells_by_anchor if anchors else _CellSums.apply)(
+                z, cells, signs, across_ranks
+            )
             return z, y, cue, _combine(groups), cells.samples, None
     z = scaled(z.to(precise(z)))
     all_z, all_y, all_cues = distributed.gather(z, y, cue) if across_ranks else (z, y, cue)
     # While a compiler traces, samples of unknown bias are still there: they are in no pair, and are not counted either.
     number = len(all_z) if labelled or cue.is_floating_point() else (all_cues >= 0).sum()
     if limits.host:
-        return z, y, cue, _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, measure, chunk), number, None
+        return (
+            z,
+            y,
+            cue,
+            _sums_by_pairs(all_z, all_y, all_cues, signs, anchors, measure, chunk),
+            number,
+            None,
+        )
     sums, pivot = centred_sums(all_z, all_y, all_cues, signs, measure, unit_norm, chunk)
     if not anchors:
         sums, pivot = pooled(sums, pivot)
@@ -105,7 +126,13 @@ def precise(z: Tensor) -> torch.dtype:
 
 
 def _sums_by_pairs(
-    z: Tensor, y: Tensor, cue: Tensor, signs: int, anchors: bool, measure: Measure | None, chunk: int | None
+    z: Tensor,
+    y: Tensor,
+    cue: Tensor,
+    signs: int,
+    anchors: bool,
+    measure: Measure | None,
+    chunk: int | None,
 ) -> Tensor:
     n = len(z)
     size = chunk or max(1, limits_of(z).pairs // max(n, 1))
@@ -151,7 +178,9 @@ def _pair_sums(
     if measure is not None:
         x = measure(x)
     aligned, known = _alignment(cue_a, cue, z.dtype)
-    known = known - torch.eye(len(z), dtype=z.dtype, device=z.device)[start : start + len(z_a)] * known  # no self-pairs
+    known = (
+        known - torch.eye(len(z), dtype=z.dtype, device=z.device)[start : start + len(z_a)] * known
+    )  # no self-pairs
     same = (y_a[:, None] == y[None, :]).to(z.dtype)
     sets = []
     for label in (same, 1 - same)[:signs]:
@@ -160,7 +189,9 @@ def _pair_sums(
     dims = (1,) if anchors else (0, 1)
     x2 = x * x
     sums = [
-        torch.stack([(w > 0).sum(dims).to(x.dtype), w.sum(dims), (w * x).sum(dims), (w * x2).sum(dims)], -1)
+        torch.stack(
+            [(w > 0).sum(dims).to(x.dtype), w.sum(dims), (w * x).sum(dims), (w * x2).sum(dims)], -1
+        )
         for w in sets
     ]
     stacked = torch.stack(sums, -2)
@@ -198,7 +229,11 @@ def _combination(like: Tensor) -> tuple[Tensor, Tensor]:
 def _same(y: Tensor, b: Tensor, dtype: torch.dtype, signs: int) -> list[Tensor]:
     """The groupings as N×N matrices of zeros and ones."""
     label, bias = equality(y, y, dtype), equality(b, b, dtype)
-    return [bias.mul_(label), label] if signs == 1 else [label * bias, label, bias, torch.ones_like(label)]
+    return (
+        [bias.mul_(label), label]
+        if signs == 1
+        else [label * bias, label, bias, torch.ones_like(label)]
+    )
 
 
 def self_pairs(z: Tensor) -> Tensor:
@@ -208,7 +243,10 @@ def self_pairs(z: Tensor) -> Tensor:
 
 def _matrix_by_anchor(z: Tensor, y: Tensor, b: Tensor, signs: int) -> Tensor:
     s = z @ z.T
-    of = [torch.stack([m.sum(1), (m * s).sum(1), (m * s * s).sum(1)], -1) for m in _same(y, b, z.dtype, signs)]
+    of = [
+        torch.stack([m.sum(1), (m * s).sum(1), (m * s * s).sum(1)], -1)
+        for m in _same(y, b, z.dtype, signs)
+    ]
     return torch.stack([*of, self_pairs(z)], -2)
 
 
@@ -226,7 +264,11 @@ class _MatrixSums(torch.autograd.Function):
         ctx.save_for_backward(z, y, b, r, *same)
         add_up = partial(torch.sum, dtype=precise(z))
         buffer, itself = torch.empty_like(r), r.diagonal()
-        sums = [itself.new_tensor(len(z), dtype=precise(z)), add_up(itself), add_up(itself.square())]
+        sums = [
+            itself.new_tensor(len(z), dtype=precise(z)),
+            add_up(itself),
+            add_up(itself.square()),
+        ]
         for mask in reversed(same):
             torch.mul(mask, r, out=buffer)
             sums = [mask.sum().to(precise(z)), add_up(buffer), add_up(buffer.mul_(r)), *sums]
@@ -263,8 +305,14 @@ class _Cells:
 
     def groupings(self, signs: int) -> list[tuple[Tensor, int]]:
         """Which group each cell belongs to [K], and how many there are: by cell, label[, bias, nothing]."""
-        cell, everything = torch.arange(self.number, device=self.of.device), torch.zeros_like(self.label)
-        return [(g, int(g.max()) + 1 if len(g) else 0) for g in (cell, self.label, self.bias, everything)[: 2 * signs]]
+        cell, everything = (
+            torch.arange(self.number, device=self.of.device),
+            torch.zeros_like(self.label),
+        )
+        return [
+            (g, int(g.max()) + 1 if len(g) else 0)
+            for g in (cell, self.label, self.bias, everything)[: 2 * signs]
+        ]
 
 
 def _cells(y: Tensor, b: Tensor, across_ranks: bool) -> _Cells:
@@ -286,7 +334,11 @@ def _cell_moments(parts: tuple[Tensor, ...], sizes: Tensor, z: Tensor) -> list[T
     """n [K], m [K, D] and M [K, D, D] of the cells."""
     if not parts:
         return [z.new_zeros(0, *z.shape[1:] * k) for k in range(3)]
-    return [sizes.to(z.dtype), torch.stack([p.sum(0) for p in parts]), torch.stack([p.T @ p for p in parts])]
+    return [
+        sizes.to(z.dtype),
+        torch.stack([p.sum(0) for p in parts]),
+        torch.stack([p.T @ p for p in parts]),
+    ]
 
 
 def _regroup(x: Tensor, group: Tensor, number: int) -> Tensor:
@@ -307,7 +359,9 @@ class _CellSums(torch.autograd.Function):
             moments = [distributed.all_reduce_sum(x) for x in moments]
         ctx.cells, ctx.signs, ctx.across_ranks, ctx.parts = cells, signs, across_ranks, parts
         ctx.save_for_backward(order, *moments[1:])
-        groups = torch.stack([_regroup(x, *g).square().sum() for g in cells.groupings(signs) for x in moments])
+        groups = torch.stack(
+            [_regroup(x, *g).square().sum() for g in cells.groupings(signs) for x in moments]
+        )
         itself = self_pairs(z).sum(0)
         itself = distributed.all_reduce_sum(itself) if across_ranks else itself
         return torch.cat([groups, itself]).view(-1, 3)
@@ -330,7 +384,9 @@ class _CellSums(torch.autograd.Function):
         if ctx.parts:
             z = torch.cat(ctx.parts)
             itself = (2 * grad[-1, 1] + 4 * grad[-1, 2] * z.square().sum(1, keepdim=True)) * z
-            gradient[order] = itself + torch.cat([torch.addmm(*vAz) for vAz in zip(v, ctx.parts, A, strict=True)])
+            gradient[order] = itself + torch.cat(
+                [torch.addmm(*vAz) for vAz in zip(v, ctx.parts, A, strict=True)]
+            )
         return gradient, None, None, None
 
 
@@ -347,7 +403,9 @@ def _cells_by_anchor(z: Tensor, cells: _Cells, signs: int, across_ranks: bool) -
         order, parts, _ = _split(z, mine, number)
         second = z.new_zeros(len(z))
         if parts:
-            quadratic = torch.cat([((part @ Mg) * part).sum(1) for part, Mg in zip(parts, M, strict=True)])
+            quadratic = torch.cat(
+                [((part @ Mg) * part).sum(1) for part, Mg in zip(parts, M, strict=True)]
+            )
             second = second.index_put((order,), quadratic)
         of.append(torch.stack([n[mine], (z * m[mine]).sum(1), second], -1))
     return torch.stack([*of, self_pairs(z)], -2)

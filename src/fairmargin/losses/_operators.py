@@ -52,7 +52,9 @@ def operator_above(
 
         @wraps(loss)
         def either(*args: P.args, **kwargs: P.kwargs) -> R:
-            if torch.compiler.is_compiling() and _is_large(args[0] if args else kwargs.get("features"), kwargs, large):
+            if torch.compiler.is_compiling() and _is_large(
+                args[0] if args else kwargs.get("features"), kwargs, large
+            ):
                 return operator(*args, **kwargs)
             return loss(*args, **kwargs)
 
@@ -61,7 +63,9 @@ def operator_above(
     return decorate
 
 
-def _is_large(features: Any, settings: dict[str, Any], large: Callable[[int, Limits, dict[str, Any]], bool]) -> bool:
+def _is_large(
+    features: Any, settings: dict[str, Any], large: Callable[[int, Limits, dict[str, Any]], bool]
+) -> bool:
     if not isinstance(features, Tensor) or features.ndim not in (2, 3):
         return False  # the loss says what is wrong
     rows = features.shape[0] * (features.shape[1] if features.ndim == 3 else 1)
@@ -75,7 +79,9 @@ class _Operator:
         signature = inspect.signature(loss)
         self.loss, self.further, self.result = loss, further, signature.return_annotation
         self.names = list(signature.parameters)
-        self.defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
+        self.defaults = {
+            name: parameter.default for name, parameter in signature.parameters.items()
+        }
         types = [TYPES[parameter.annotation] for parameter in signature.parameters.values()]
         arguments = [f"{kind} {name}" for kind, name in zip(types, self.names, strict=True)]
         outputs = len(fields(self.result)) if is_dataclass(self.result) else 1
@@ -102,14 +108,20 @@ class _Operator:
         with compiled_chunks(True), _autograd():
             x = features.detach().requires_grad_(need_gradient)
             result = self.loss(x, **settings)
-            outputs = [getattr(result, f.name) for f in fields(result)] if self.further else [result]
+            outputs = (
+                [getattr(result, f.name) for f in fields(result)] if self.further else [result]
+            )
             gradient = torch.autograd.grad(outputs[0], x)[0] if need_gradient else x.new_empty(0)
         return (*(output.detach() for output in outputs), gradient)
 
     def _empty(self, features: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         """Tensors of the right shapes, for the compiler."""
         *values, need_gradient = rest
-        further = self.further(features, **dict(zip(self.names[1:], values, strict=True))) if self.further else []
+        further = (
+            self.further(features, **dict(zip(self.names[1:], values, strict=True)))
+            if self.further
+            else []
+        )
         gradient = torch.empty_like(features) if need_gradient else features.new_empty(0)
         return (features.new_empty(()), *further, gradient)
 

@@ -49,7 +49,9 @@ class Block:
     mass: Tensor  # Σ of the weights of the anchor's positives
 
 
-RowLoss = Callable[[Block], tuple[Tensor, Tensor]]  # → loss of each anchor (0 where not valid), which anchors are valid
+RowLoss = Callable[
+    [Block], tuple[Tensor, Tensor]
+]  # → loss of each anchor (0 where not valid), which anchors are valid
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,28 @@ def sum_over_anchors(
 
 
 def dense(
-    z: Tensor, labels: Tensor, row_loss: RowLoss, *, temperature: float, weighting: Weighting | None = None
+    z: Tensor,
+    labels: Tensor,
+    row_loss: RowLoss,
+    *,
+    temperature: float,
+    weighting: Weighting | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(Σ loss over valid anchors, their number) from the whole N×N matrix; gradients by autograd."""
     number = torch.arange(len(z), device=z.device)
     cue, rule = (weighting.cue, weighting.rule) if weighting else (labels, None)
-    return _dense_rows(z, z, labels, labels, number, cue, cue, rule=rule, row_loss=row_loss, temperature=temperature)
+    return _dense_rows(
+        z,
+        z,
+        labels,
+        labels,
+        number,
+        cue,
+        cue,
+        rule=rule,
+        row_loss=row_loss,
+        temperature=temperature,
+    )
 
 
 def _dense_rows(
@@ -151,7 +169,9 @@ def _dense_rows(
     itself = (number[:, None] == torch.arange(len(z), device=z.device)).to(z.dtype)
     positive, negative = same - itself, 1 - same
     weight = positive if rule is None else positive * rule(cue_rows, cue)
-    loss, valid = row_loss(Block(s, positive, negative, weight, masked_logsumexp(s, negative), weight.sum(1)))
+    loss, valid = row_loss(
+        Block(s, positive, negative, weight, masked_logsumexp(s, negative), weight.sum(1))
+    )
     return loss.sum(), valid.sum()
 
 
@@ -170,7 +190,9 @@ def streamed(
 
     `whole_rows`: the member looks at each negative, not only at their sum.
     """
-    return _Streamed.apply(z, labels, row_loss, temperature, chunk, weighting, whole_rows, unit_norm)
+    return _Streamed.apply(
+        z, labels, row_loss, temperature, chunk, weighting, whole_rows, unit_norm
+    )
 
 
 class _Streamed(torch.autograd.Function):
@@ -199,7 +221,9 @@ class _Streamed(torch.autograd.Function):
         else:
             total, valid, gradient = work.by_whole_rows(z, labels, chunk)
         ctx.mark_non_differentiable(valid)
-        ctx.definition = partial(dense, labels=labels, row_loss=row_loss, temperature=temperature, weighting=weighting)
+        ctx.definition = partial(
+            dense, labels=labels, row_loss=row_loss, temperature=temperature, weighting=weighting
+        )
         ctx.small = small
         ctx.save_for_backward(z, gradient)
         return total, valid
@@ -233,13 +257,17 @@ class _Pass:
         everything = slice(0, len(z))
         s = z @ (z / self.temperature).T
         exponentials = torch.empty_like(s)
-        total, valid, g_window, share = self.differentiate(s, s, exponentials, y, everything, everything)
+        total, valid, g_window, share = self.differentiate(
+            s, s, exponentials, y, everything, everything
+        )
         if g_window is None:
             return total, valid, None
         G = g_window if share is None else torch.addcmul(g_window, share, exponentials)
         return total, valid, (G + G.T) @ z / self.temperature
 
-    def by_chunks(self, z: Tensor, y: Tensor, chunk: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def by_chunks(
+        self, z: Tensor, y: Tensor, chunk: int | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         y, order = y.sort(stable=True)
         z = z[order]  # [N, D]
         weighting = self.weighting and Weighting(self.weighting.cue[order], self.weighting.rule)
@@ -248,7 +276,9 @@ class _Pass:
         total, valid = self.zeros(z, y)
         for rows, window, s in _chunks(z, y, self.temperature, chunk, self.whole_rows):
             window_s = s[:, window].clone()
-            chunk_total, chunk_valid, g_window, share = work.differentiate(s, window_s, s, y, rows, window)
+            chunk_total, chunk_valid, g_window, share = work.differentiate(
+                s, window_s, s, y, rows, window
+            )
             total += chunk_total
             valid += chunk_valid
             if g_window is None:
@@ -265,7 +295,9 @@ class _Pass:
         unsorted[order] = gradient / self.temperature
         return total.to(z.dtype), valid, unsorted
 
-    def by_whole_rows(self, z: Tensor, y: Tensor, chunk: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def by_whole_rows(
+        self, z: Tensor, y: Tensor, chunk: int | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Chunks of anchors against every row: more passes than `by_chunks`, and no look at the labels."""
         everything = slice(0, len(z))
         gradient = torch.zeros_like(z)
@@ -274,7 +306,9 @@ class _Pass:
             z_rows = z[rows]
             s = (z_rows / self.temperature) @ z.T
             exponentials = torch.empty_like(s)
-            chunk_total, chunk_valid, g_window, share = self.differentiate(s, s, exponentials, y, rows, everything)
+            chunk_total, chunk_valid, g_window, share = self.differentiate(
+                s, s, exponentials, y, rows, everything
+            )
             total += chunk_total
             valid += chunk_valid
             if g_window is None:
@@ -284,7 +318,9 @@ class _Pass:
             gradient.addmm_(G.T, z_rows)
         return total.to(z.dtype), valid, gradient / self.temperature if self.need_gradient else None
 
-    def by_compiled_chunks(self, z: Tensor, y: Tensor, chunk: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def by_compiled_chunks(
+        self, z: Tensor, y: Tensor, chunk: int | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The same, each chunk by the definition: the compiler fuses its passes, forward and backward."""
         some_rows = _compiled_rows(CHUNK_BACKEND)
         gradient = torch.zeros_like(z)
@@ -318,10 +354,18 @@ class _Pass:
 
     def zeros(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Where losses and valid anchors of the chunks are added up."""
-        return z.new_zeros((), dtype=torch.promote_types(z.dtype, limits_of(z).scalars)), y.new_zeros(())
+        return z.new_zeros(
+            (), dtype=torch.promote_types(z.dtype, limits_of(z).scalars)
+        ), y.new_zeros(())
 
     def differentiate(
-        self, s: Tensor, window_s: Tensor, exponentials: Tensor, y: Tensor, rows: slice, window: slice
+        self,
+        s: Tensor,
+        window_s: Tensor,
+        exponentials: Tensor,
+        y: Tensor,
+        rows: slice,
+        window: slice,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """(Σ loss of the anchors `rows`, how many are valid, ∂/∂s in the window, ∂ℓ/∂L·e^{−L}).
 
@@ -329,7 +373,9 @@ class _Pass:
         """
         positive = equality(y[rows], y[window], s.dtype)
         negative = 1 - positive
-        positive.diagonal(rows.start - window.start)[: len(s)] = 0  # an anchor is not its own positive
+        positive.diagonal(rows.start - window.start)[: len(s)] = (
+            0  # an anchor is not its own positive
+        )
         if self.whole_rows:
             sums, log_negatives = s, s.new_zeros(len(s))  # not used
         else:
@@ -338,16 +384,22 @@ class _Pass:
         with torch.enable_grad():
             window_s.requires_grad_(self.need_gradient)
             log_negatives.requires_grad_(self.need_gradient)
-            loss, valid = self.row_loss(Block(window_s, positive, negative, weight, log_negatives, weight.sum(1)))
+            loss, valid = self.row_loss(
+                Block(window_s, positive, negative, weight, log_negatives, weight.sum(1))
+            )
             total = loss.sum()
         if not self.need_gradient:
             return total, valid.sum(), None, None
         g_window, g_log = torch.autograd.grad(total, (window_s, log_negatives), allow_unused=True)
-        share = None if g_log is None else g_log[:, None] / sums.clamp_min(torch.finfo(s.dtype).tiny)
+        share = (
+            None if g_log is None else g_log[:, None] / sums.clamp_min(torch.finfo(s.dtype).tiny)
+        )
         return total.detach(), valid.sum(), g_window, share
 
 
-def _exponentiate(s: Tensor, out: Tensor, window: slice, negative: Tensor, safe: bool) -> tuple[Tensor, Tensor]:
+def _exponentiate(
+    s: Tensor, out: Tensor, window: slice, negative: Tensor, safe: bool
+) -> tuple[Tensor, Tensor]:
     """out = e^{s_n − top}, 0 in the anchor's own class (out may be s); gives row sums [c, 1], log Σ_n e^{s_n} [c]."""
     if safe:
         torch.exp(s, out=out)
@@ -436,7 +488,11 @@ def _compiled_rows(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def _weights(positive: Tensor, weighting: Weighting | None, rows: slice, columns: slice) -> Tensor:
-    return positive if weighting is None else positive * weighting.rule(weighting.cue[rows], weighting.cue[columns])
+    return (
+        positive
+        if weighting is None
+        else positive * weighting.rule(weighting.cue[rows], weighting.cue[columns])
+    )
 
 
 def equality(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
@@ -452,6 +508,8 @@ def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
     if x.shape[1] == 0:
         return x.new_full((len(x),), -math.inf)
     top = (x.detach() + (mask - 1) * _FAR).amax(1, keepdim=True)
-    sums = ((x - top).clamp_max(0).exp() * mask).sum(1)  # the clamp touches masked entries only: they may overflow
+    sums = ((x - top).clamp_max(0).exp() * mask).sum(
+        1
+    )  # the clamp touches masked entries only: they may overflow
     some = sums != 0
     return torch.where(some, torch.where(some, sums, 1).log() + top[:, 0], -math.inf)

@@ -34,7 +34,9 @@ def biascon(
     over the "valid" ones, as in the ε-margin family. Unknown bias (−1) is never a positive.
     """
     if bias is None:
-        raise ValueError("BiasCon needs bias labels; got None. Without them use softcon with bias_features")
+        raise ValueError(
+            "BiasCon needs bias labels; got None. Without them use softcon with bias_features"
+        )
     z, (y, b) = rows(features, labels, bias, names=("labels", "bias"), unit_norm=unit_norm)
     return _weighted_supcon(z, y, Weighting(b, _differ), temperature, anchors, unit_norm, chunk)
 
@@ -57,7 +59,9 @@ def softcon(
     g = unit(full_precision(bias_features.detach())).to(z.dtype)
     if features.ndim == 3:
         g = g.repeat_interleave(features.shape[1], 0)
-    return _weighted_supcon(z, y, Weighting(g, _dissimilarity), temperature, anchors, unit_norm, chunk)
+    return _weighted_supcon(
+        z, y, Weighting(g, _dissimilarity), temperature, anchors, unit_norm, chunk
+    )
 
 
 def _weighted_supcon(

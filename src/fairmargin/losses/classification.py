@@ -8,10 +8,14 @@ from fairmargin.losses._looks import checked
 from fairmargin.losses.inputs import check_classes, check_ids, check_matrix
 from fairmargin.vectors import full_precision
 
-PRIOR_FLOOR = 1e-9  # of the released code: an empty (bias, label) cell shifts its logit by −20.7, not by −∞
+PRIOR_FLOOR = (
+    1e-9  # of the released code: an empty (bias, label) cell shifts its logit by −20.7, not by −∞
+)
 
 
-def bias_balanced_cross_entropy(logits: Tensor, labels: Tensor, bias: Tensor, prior: Tensor) -> Tensor:
+def bias_balanced_cross_entropy(
+    logits: Tensor, labels: Tensor, bias: Tensor, prior: Tensor
+) -> Tensor:
     """Bias-balanced cross-entropy, BiasBal (Hong & Yang, NeurIPS 2021).
 
     CE( f(x) + log(p̂(·|b) + 1e-9), y );  at test time use f(x) alone
@@ -39,7 +43,9 @@ def bias_balanced_cross_entropy(logits: Tensor, labels: Tensor, bias: Tensor, pr
     return F.cross_entropy(x + adjustment, labels.long())
 
 
-def generalized_cross_entropy(logits: Tensor, labels: Tensor, *, q: float = 0.7, surrogate: bool = False) -> Tensor:
+def generalized_cross_entropy(
+    logits: Tensor, labels: Tensor, *, q: float = 0.7, surrogate: bool = False
+) -> Tensor:
     """Generalized cross-entropy (Zhang & Sabuncu, NeurIPS 2018), which trusts what is easy: LfF's bias amplifier.
 
     mean (1 − p_y^q)/q;  q → 0: cross-entropy, q = 1: 1 − p_y

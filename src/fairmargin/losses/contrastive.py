@@ -19,7 +19,13 @@ from torch.nn import functional as F
 from fairmargin.checks import check_choice
 from fairmargin.losses._limits import Limits, limits_of
 from fairmargin.losses._operators import operator_above
-from fairmargin.losses._pairs import Block, RowLoss, compiled_chunks, masked_logsumexp, mean_over_anchors
+from fairmargin.losses._pairs import (
+    Block,
+    RowLoss,
+    compiled_chunks,
+    masked_logsumexp,
+    mean_over_anchors,
+)
 from fairmargin.losses.inputs import check_epsilon, check_temperature, check_tensor, rows
 
 TINY = 1e-30  # keeps 0/0 away from anchors without positives, which are masked out
@@ -29,7 +35,9 @@ ALL_TRIPLES = 512
 
 def several_blocks(rows: int, limits: Limits, settings: dict[str, Any]) -> bool:
     """Whether a batch is streamed. Form d always counts its triples first, which no compiler can follow."""
-    return rows > limits.one_block or settings.get("chunk") is not None or settings.get("form") == "d"
+    return (
+        rows > limits.one_block or settings.get("chunk") is not None or settings.get("form") == "d"
+    )
 
 
 def eps_infonce(
@@ -45,7 +53,9 @@ def eps_infonce(
     −s⁺ + log(e^{s⁺−ε} + Σ_n e^{s_n})      ε = 0: InfoNCE / NT-Xent; ε = inf: InfoL1O
     """
     labels = image_of_each_view(features)
-    return eps_supinfonce(features, labels, epsilon=epsilon, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
+    return eps_supinfonce(
+        features, labels, epsilon=epsilon, temperature=temperature, unit_norm=unit_norm, chunk=chunk
+    )
 
 
 @operator_above(several_blocks)
@@ -104,7 +114,9 @@ def eps_supcon(
     mean_i  −s_i + log(Σ_t e^{s_t−ε} + Σ_n e^{s_n}),   t over all positives      ε = 0: exactly L_out
     """
     check_epsilon(epsilon)
-    return _family(features, labels, partial(_supcon_out, epsilon=epsilon), temperature, unit_norm, chunk)
+    return _family(
+        features, labels, partial(_supcon_out, epsilon=epsilon), temperature, unit_norm, chunk
+    )
 
 
 def supcon(
@@ -140,7 +152,9 @@ def supcon_in(
     return _family(features, labels, _supcon_in, temperature, unit_norm, chunk)
 
 
-def simclr(features: Tensor, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None) -> Tensor:
+def simclr(
+    features: Tensor, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None
+) -> Tensor:
     """SimCLR's NT-Xent (Chen et al., ICML 2020): `supcon` without labels; features [N, V, D]."""
     return supcon(features, None, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
@@ -162,7 +176,9 @@ def largest_epsilon(classes: int | None = None, temperature: float = 0.1) -> flo
     if classes is None:
         return 2 / temperature
     if classes < 2:
-        raise ValueError(f"classes must be at least 2, or None if not known: a margin is between two; got {classes}")
+        raise ValueError(
+            f"classes must be at least 2, or None if not known: a margin is between two; got {classes}"
+        )
     return classes / ((classes - 1) * temperature)
 
 
@@ -214,7 +230,9 @@ def _form_c(block: Block, *, epsilon: float, positives: str) -> tuple[Tensor, Te
     negatives, valid = _usable(block, epsilon)
     each = _log_margin(negatives[:, None] - block.s, epsilon)  # log(e^{−ε} + Σ_n e^{s_n−s_i})
     total = (each * block.weight).sum(1)
-    return torch.where(valid, total if positives == "sum" else total / block.mass.clamp_min(TINY), 0), valid
+    return torch.where(
+        valid, total if positives == "sum" else total / block.mass.clamp_min(TINY), 0
+    ), valid
 
 
 def _form_d(block: Block, *, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -229,7 +247,9 @@ def _supcon_out(block: Block, *, epsilon: float = 0.0) -> tuple[Tensor, Tensor]:
     rivals, valid = _usable(block, epsilon)
     pull = (block.s * block.weight).sum(1) / block.mass.clamp_min(TINY)
     if epsilon < math.inf:
-        rivals = torch.logaddexp(_finite(masked_logsumexp(block.s, block.positive)) - epsilon, rivals)
+        rivals = torch.logaddexp(
+            _finite(masked_logsumexp(block.s, block.positive)) - epsilon, rivals
+        )
     return torch.where(valid, rivals - pull, 0), valid
 
 
@@ -241,7 +261,12 @@ def _supcon_in(block: Block) -> tuple[Tensor, Tensor]:
     ), valid
 
 
-FORMS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {"a": _form_a, "b": _form_b, "c": _form_c, "d": _form_d}
+FORMS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "a": _form_a,
+    "b": _form_b,
+    "c": _form_c,
+    "d": _form_d,
+}
 
 
 def _family(
@@ -258,7 +283,13 @@ def _family(
         labels = image_of_each_view(features)
     z, (y,) = rows(features, labels, names=("labels",), unit_norm=unit_norm)
     return mean_over_anchors(
-        z, y, member, temperature=temperature, chunk=chunk, whole_rows=whole_rows, unit_norm=unit_norm
+        z,
+        y,
+        member,
+        temperature=temperature,
+        chunk=chunk,
+        whole_rows=whole_rows,
+        unit_norm=unit_norm,
     )
 
 

@@ -9,7 +9,12 @@ from fairmargin.vectors import full_precision
 
 
 def hsic(
-    x: Tensor, y: Tensor, *, sigma_x: float = 1.0, sigma_y: float | None = None, estimator: str = "unbiased"
+    x: Tensor,
+    y: Tensor,
+    *,
+    sigma_x: float = 1.0,
+    sigma_y: float | None = None,
+    estimator: str = "unbiased",
 ) -> Tensor:
     """Dependence between two sets of features of the same m samples, with kernels k = exp(−‖a−b‖²/(2σ²)).
 
@@ -32,7 +37,9 @@ def hsic(
     m = len(x)
     least = 2 if estimator == "biased" else 4
     if m < least:
-        raise ValueError(f"the {estimator} HSIC needs at least {least} samples; got {m}. Use a larger batch")
+        raise ValueError(
+            f"the {estimator} HSIC needs at least {least} samples; got {m}. Use a larger batch"
+        )
     sigma_y = sigma_x if sigma_y is None else sigma_y
     with torch.autocast(x.device.type, enabled=False):
         x, y = full_precision(x), full_precision(y)
@@ -44,12 +51,18 @@ def hsic(
             return (centred * L).sum() / (m - 1) ** 2
         off = 1 - torch.eye(m, dtype=K.dtype, device=K.device)
         K, L = K * off, L * off
-        joint = (K * L).sum() + K.sum() * L.sum() / ((m - 1) * (m - 2)) - 2 / (m - 2) * (K.sum(0) @ L.sum(1))
+        joint = (
+            (K * L).sum()
+            + K.sum() * L.sum() / ((m - 1) * (m - 2))
+            - 2 / (m - 2) * (K.sum(0) @ L.sum(1))
+        )
         return joint / (m * (m - 3))
 
 
 def _rbf(x: Tensor, sigma: float, name: str) -> Tensor:
     if not sigma > 0:
-        raise ValueError(f"{name} must be above 0; got {sigma}. A usual choice is the median distance between samples")
+        raise ValueError(
+            f"{name} must be above 0; got {sigma}. A usual choice is the median distance between samples"
+        )
     norm = x.square().sum(1)
     return (-(norm[:, None] + norm - 2 * x @ x.T).clamp_min(0) / (2 * sigma**2)).exp()

@@ -69,13 +69,17 @@ def information_bounds(
         labels = image_of_each_view(features)
     z, (y,) = rows(features, labels, names=("labels",), unit_norm=unit_norm)
     views = features.shape[1] if features.ndim == 3 else 1
-    each = partial(sum_over_anchors, z, y, temperature=temperature, chunk=chunk, unit_norm=unit_norm)
+    each = partial(
+        sum_over_anchors, z, y, temperature=temperature, chunk=chunk, unit_norm=unit_norm
+    )
     negatives = len(y) - _class_size(y)  # [N·V]
     usable = (_class_size(y) > 1) & (negatives > 0)
     return _bounds(each(INFONCE)[0], each(INFOL1O)[0], negatives.to(z.dtype), usable, views)
 
 
-def information_bounds_from_scores(scores: Tensor, labels: Tensor | None = None) -> InformationBounds:
+def information_bounds_from_scores(
+    scores: Tensor, labels: Tensor | None = None
+) -> InformationBounds:
     """The same bounds (Eq. 3) for any critic, scores[i, j] = f(x_i, y_j).
 
     infonce = mean_i log e^{f_ii}/Σ_j e^{f_ij}            lower = infonce + log N
@@ -108,7 +112,9 @@ def information_bounds_from_scores(scores: Tensor, labels: Tensor | None = None)
     return _bounds(INFONCE(block)[0].sum(), INFOL1O(block)[0].sum(), negatives, usable, views=1)
 
 
-def _bounds(infonce: Tensor, infol1o: Tensor, negatives: Tensor, usable: Tensor, views: int) -> InformationBounds:
+def _bounds(
+    infonce: Tensor, infol1o: Tensor, negatives: Tensor, usable: Tensor, views: int
+) -> InformationBounds:
     """From the sums of both losses over the anchors, and of each anchor its negatives and whether it counts.
 
     All anchors have negatives or none has, so both losses are sums over the same anchors, or the result is NaN.
@@ -123,5 +129,7 @@ def _bounds(infonce: Tensor, infol1o: Tensor, negatives: Tensor, usable: Tensor,
 def _class_size(labels: Tensor) -> Tensor:
     """[N]: how many rows have the label of each row, itself included."""
     ordered = labels.sort().values
-    first, last = (torch.searchsorted(ordered, labels.contiguous(), right=right) for right in (False, True))
+    first, last = (
+        torch.searchsorted(ordered, labels.contiguous(), right=right) for right in (False, True)
+    )
     return last - first

@@ -28,7 +28,9 @@ def rows(
     views = features.shape[1] if features.ndim == 3 else 1
     for value, name in zip(ids, names, strict=True):
         check_ids(value, n, name, device=features.device)
-    repeated = [value.long().repeat_interleave(views) if views > 1 else value.long() for value in ids]
+    repeated = [
+        value.long().repeat_interleave(views) if views > 1 else value.long() for value in ids
+    ]
     z = full_precision(features.flatten(0, -2))
     return (unit(z) if unit_norm else z), repeated
 
@@ -48,7 +50,9 @@ def check_matrix(x: Tensor, name: str, *, views: bool = False, length: int | Non
             f"{name} must have shape {shapes}; got {list(x.shape)}. Flatten what one sample is to a vector D"
         )
     if not x.is_floating_point():
-        raise TypeError(f"{name} must be floating point; got {x.dtype}. Pass the network's output, or {name}.float()")
+        raise TypeError(
+            f"{name} must be floating point; got {x.dtype}. Pass the network's output, or {name}.float()"
+        )
     if length is not None and x.shape[0] != length:
         raise ValueError(
             f"{name} has {x.shape[0]} rows but features has {length} samples; give one row for each sample"
@@ -72,7 +76,9 @@ def check_ids(ids: Tensor, length: int, name: str, *, device: torch.device | Non
             f"{name} must be integers; got {ids.dtype}. Class indices, not one-hot rows or scores: {name}.long()"
         )
     if ids.ndim != 1:
-        raise ValueError(f"{name} must have shape [N]; got {list(ids.shape)}. Give one integer for each sample")
+        raise ValueError(
+            f"{name} must have shape [N]; got {list(ids.shape)}. Give one integer for each sample"
+        )
     if ids.shape[0] != length:
         raise ValueError(
             f"{name} has {ids.shape[0]} entries but features has {length} samples; "
@@ -83,7 +89,9 @@ def check_ids(ids: Tensor, length: int, name: str, *, device: torch.device | Non
             f"{name} is on {ids.device} but features is on {device}; move it with {name}.to(features.device)"
         )
     if name == "bias" and checked(ids) and len(ids) and int(ids.min()) < -1:
-        raise ValueError(f"bias must be ≥ 0, or −1 for unknown; got {int(ids.min())}. Recode the attribute from 0 up")
+        raise ValueError(
+            f"bias must be ≥ 0, or −1 for unknown; got {int(ids.min())}. Recode the attribute from 0 up"
+        )
 
 
 def check_classes(labels: Tensor, n: int, classes: int, *, device: torch.device) -> None:
@@ -93,17 +101,23 @@ def check_classes(labels: Tensor, n: int, classes: int, *, device: torch.device)
         return
     low, high = int(labels.min()), int(labels.max())
     if not 0 <= low <= high < classes:
-        raise ValueError(f"labels must lie in 0…{classes - 1} for {classes} classes; got {low}…{high}")
+        raise ValueError(
+            f"labels must lie in 0…{classes - 1} for {classes} classes; got {low}…{high}"
+        )
 
 
 def check_chunk(chunk: int | None) -> None:
     if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
-        raise ValueError(f"chunk must be a whole number of rows ≥ 1, or None to choose by size; got {chunk!r}")
+        raise ValueError(
+            f"chunk must be a whole number of rows ≥ 1, or None to choose by size; got {chunk!r}"
+        )
 
 
 def check_temperature(temperature: float) -> None:
     if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
-        raise ValueError(f"temperature must be a finite number above 0; got {temperature!r}. The paper uses 0.1")
+        raise ValueError(
+            f"temperature must be a finite number above 0; got {temperature!r}. The paper uses 0.1"
+        )
 
 
 def check_epsilon(epsilon: float) -> None:

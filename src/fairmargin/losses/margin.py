@@ -14,7 +14,12 @@ from fairmargin.vectors import full_precision
 
 
 def l_softmax(
-    features: Tensor, weight: Tensor, labels: Tensor, *, margin: int = 4, anneal: float | Tensor = 0.0
+    features: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    *,
+    margin: int = 4,
+    anneal: float | Tensor = 0.0,
 ) -> Tensor:
     """L-Softmax (Liu et al., ICML 2016): the true class must win by an m times larger angle.
 
@@ -32,7 +37,9 @@ def l_softmax(
     check_matrix(weight, "weight")
     check_classes(labels, len(features), len(weight), device=features.device)
     if not (isinstance(margin, int) and margin >= 1):
-        raise ValueError(f"margin must be a whole number ≥ 1; got {margin!r}. The published choice is 4")
+        raise ValueError(
+            f"margin must be a whole number ≥ 1; got {margin!r}. The published choice is 4"
+        )
     h, w, y = full_precision(features), full_precision(weight), labels.long()
     if not len(h):
         return h.sum() + 0 * w.sum()
@@ -61,8 +68,12 @@ PUBLISHED_STEPS = 30_000
 @overload
 def l_softmax_anneal(step: int, *, least: float = 0.0, steps: int = PUBLISHED_STEPS) -> float: ...
 @overload
-def l_softmax_anneal(step: Tensor, *, least: float = 0.0, steps: int = PUBLISHED_STEPS) -> Tensor: ...
-def l_softmax_anneal(step: int | Tensor, *, least: float = 0.0, steps: int = PUBLISHED_STEPS) -> float | Tensor:
+def l_softmax_anneal(
+    step: Tensor, *, least: float = 0.0, steps: int = PUBLISHED_STEPS
+) -> Tensor: ...
+def l_softmax_anneal(
+    step: int | Tensor, *, least: float = 0.0, steps: int = PUBLISHED_STEPS
+) -> float | Tensor:
     """λ at a training step: max(least, 1000·(1 + 2.5e-5·t)^−35), t = step·30000/steps.
 
     λ falls from 1000 to 1 within the first 29 % of `steps`. Until then the loss is cross-entropy for the most part, so
@@ -103,14 +114,18 @@ def large_margin(
     check_matrix(logits, "logits")
     check_classes(labels, len(logits), logits.shape[1], device=logits.device)
     if not layers:
-        raise ValueError("layers is empty; give at least one activation from which the logits are computed")
+        raise ValueError(
+            "layers is empty; give at least one activation from which the logits are computed"
+        )
     if not all(layer.requires_grad for layer in (logits, *layers)):
         raise ValueError(
             "large_margin differentiates the logits by the layers, and one of them has no gradient; "
             "compute them outside of torch.no_grad() and do not detach them"
         )
     if not 1 <= top_k < logits.shape[1]:
-        raise ValueError(f"top_k must be from 1 to the number of classes − 1 = {logits.shape[1] - 1}; got {top_k}")
+        raise ValueError(
+            f"top_k must be from 1 to the number of classes − 1 = {logits.shape[1] - 1}; got {top_k}"
+        )
     x = full_precision(logits)
     if not len(x):
         return x.sum()

@@ -46,7 +46,9 @@ class _EpsShell(_Shell):
 class EpsInfoNCE(_EpsShell):
     """`losses.eps_infonce`"""
 
-    def __init__(self, *, epsilon: float = 0.0, temperature: float = 0.1, unit_norm: bool = True) -> None:
+    def __init__(
+        self, *, epsilon: float = 0.0, temperature: float = 0.1, unit_norm: bool = True
+    ) -> None:
         super().__init__(epsilon=epsilon, temperature=temperature, unit_norm=unit_norm)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -67,7 +69,12 @@ class EpsSupInfoNCE(_EpsShell):
         chunk: int | None = None,
     ) -> None:
         super().__init__(
-            epsilon=epsilon, temperature=temperature, form=form, positives=positives, unit_norm=unit_norm, chunk=chunk
+            epsilon=epsilon,
+            temperature=temperature,
+            form=form,
+            positives=positives,
+            unit_norm=unit_norm,
+            chunk=chunk,
         )
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -78,7 +85,12 @@ class EpsSupCon(_EpsShell):
     """`losses.eps_supcon`"""
 
     def __init__(
-        self, *, epsilon: float = 0.0, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None
+        self,
+        *,
+        epsilon: float = 0.0,
+        temperature: float = 0.1,
+        unit_norm: bool = True,
+        chunk: int | None = None,
     ) -> None:
         super().__init__(epsilon=epsilon, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
@@ -89,7 +101,9 @@ class EpsSupCon(_EpsShell):
 class SupCon(_Shell):
     """`losses.supcon`"""
 
-    def __init__(self, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None) -> None:
+    def __init__(
+        self, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None
+    ) -> None:
         super().__init__(temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -99,7 +113,9 @@ class SupCon(_Shell):
 class SupConIn(_Shell):
     """`losses.supcon_in`"""
 
-    def __init__(self, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None) -> None:
+    def __init__(
+        self, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None
+    ) -> None:
         super().__init__(temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -109,7 +125,9 @@ class SupConIn(_Shell):
 class SimCLR(_Shell):
     """`losses.simclr`"""
 
-    def __init__(self, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None) -> None:
+    def __init__(
+        self, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None
+    ) -> None:
         super().__init__(temperature=temperature, unit_norm=unit_norm, chunk=chunk)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -159,7 +177,12 @@ class FairKL(_Shell):
         self.register_buffer("dropped", torch.zeros((), dtype=torch.long), persistent=False)
 
     def forward(
-        self, features: Tensor, labels: Tensor, bias: Tensor | None = None, *, bias_features: Tensor | None = None
+        self,
+        features: Tensor,
+        labels: Tensor,
+        bias: Tensor | None = None,
+        *,
+        bias_features: Tensor | None = None,
     ) -> Tensor:
         terms = fairkl_terms(features, labels, bias, bias_features=bias_features, **self.settings)
         self.pairs = terms.pairs.long()
@@ -173,9 +196,16 @@ class EnD(_Shell):
     """`losses.end`"""
 
     def __init__(
-        self, *, disentangle: float = 1.0, entangle: float = 1.0, pairs: str = "all", unit_norm: bool = True
+        self,
+        *,
+        disentangle: float = 1.0,
+        entangle: float = 1.0,
+        pairs: str = "all",
+        unit_norm: bool = True,
     ) -> None:
-        super().__init__(disentangle=disentangle, entangle=entangle, pairs=pairs, unit_norm=unit_norm)
+        super().__init__(
+            disentangle=disentangle, entangle=entangle, pairs=pairs, unit_norm=unit_norm
+        )
 
     def forward(self, features: Tensor, labels: Tensor, bias: Tensor) -> Tensor:
         return end(features, labels, bias, **self.settings)
@@ -185,7 +215,12 @@ class BiasCon(_Shell):
     """`losses.biascon`"""
 
     def __init__(
-        self, *, temperature: float = 0.07, anchors: str = "all", unit_norm: bool = True, chunk: int | None = None
+        self,
+        *,
+        temperature: float = 0.07,
+        anchors: str = "all",
+        unit_norm: bool = True,
+        chunk: int | None = None,
     ) -> None:
         super().__init__(temperature=temperature, anchors=anchors, unit_norm=unit_norm, chunk=chunk)
 
@@ -197,7 +232,12 @@ class SoftCon(_Shell):
     """`losses.softcon`"""
 
     def __init__(
-        self, *, temperature: float = 0.07, anchors: str = "all", unit_norm: bool = True, chunk: int | None = None
+        self,
+        *,
+        temperature: float = 0.07,
+        anchors: str = "all",
+        unit_norm: bool = True,
+        chunk: int | None = None,
     ) -> None:
         super().__init__(temperature=temperature, anchors=anchors, unit_norm=unit_norm, chunk=chunk)
 
@@ -219,7 +259,9 @@ class BiasBalancedCrossEntropy(nn.Module):
         """From training counts[y, b]: normalized over y for each b; a bias value never seen gets a uniform prior."""
         per_bias = counts.T.to(torch.float32)
         total = per_bias.sum(1, keepdim=True)
-        return cls(torch.where(total > 0, per_bias / total.clamp_min(1), 1 / max(per_bias.shape[1], 1)))
+        return cls(
+            torch.where(total > 0, per_bias / total.clamp_min(1), 1 / max(per_bias.shape[1], 1))
+        )
 
     def forward(self, logits: Tensor, labels: Tensor, bias: Tensor) -> Tensor:
         return bias_balanced_cross_entropy(logits, labels, bias, self.prior)
@@ -238,7 +280,9 @@ class GeneralizedCrossEntropy(_Shell):
 class HSIC(_Shell):
     """`losses.hsic`"""
 
-    def __init__(self, *, sigma_x: float = 1.0, sigma_y: float | None = None, estimator: str = "unbiased") -> None:
+    def __init__(
+        self, *, sigma_x: float = 1.0, sigma_y: float | None = None, estimator: str = "unbiased"
+    ) -> None:
         super().__init__(sigma_x=sigma_x, sigma_y=sigma_y, estimator=estimator)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -286,7 +330,13 @@ class LargeMargin(_Shell):
     """`losses.large_margin`"""
 
     def __init__(
-        self, *, gamma: float = 1.0, alpha: float = 2.0, norm: str = "l2", top_k: int = 1, scores: str = "probabilities"
+        self,
+        *,
+        gamma: float = 1.0,
+        alpha: float = 2.0,
+        norm: str = "l2",
+        top_k: int = 1,
+        scores: str = "probabilities",
     ) -> None:
         super().__init__(gamma=gamma, alpha=alpha, norm=norm, top_k=top_k, scores=scores)
 

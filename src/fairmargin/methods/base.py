@@ -11,8 +11,12 @@ from fairmargin.batch import Batch, DataInfo
 from fairmargin.data.views import Views
 from fairmargin.networks import Encoder
 
-MakeEncoder = Callable[..., Encoder]  # a fresh encoder of the run's network; keywords override its options
-Sweep = Callable[[str], Iterable[Batch]]  # every sample of "train" or "valid" once, in order, without augmentation
+MakeEncoder = Callable[
+    ..., Encoder
+]  # a fresh encoder of the run's network; keywords override its options
+Sweep = Callable[
+    [str], Iterable[Batch]
+]  # every sample of "train" or "valid" once, in order, without augmentation
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,9 @@ class Method(nn.Module, ABC):
     an interrupted run continue bit by bit. What must survive an interruption is a parameter or a buffer.
     """
 
-    optimizers: Mapping[str, Mapping[str, Any]] = {}  # of some players, where they differ from the run's optimizer
+    optimizers: Mapping[
+        str, Mapping[str, Any]
+    ] = {}  # of some players, where they differ from the run's optimizer
     least_batch = 1  # samples without which its losses say nothing
     sampler = "shuffled"  # what an epoch is made of, unless the configuration says otherwise
     second: SecondStream | None = None

@@ -31,12 +31,16 @@ class BlindEye(Method):
     Note: the paper removes several attributes at once, one classifier each; a dataset here has one.
     """
 
-    def __init__(self, make_encoder: MakeEncoder, info: DataInfo, *, alpha: float = 0.1, bias_steps: int = 1) -> None:
+    def __init__(
+        self, make_encoder: MakeEncoder, info: DataInfo, *, alpha: float = 0.1, bias_steps: int = 1
+    ) -> None:
         """`bias_steps`: of the bias classifier for each of the network; pressure from an untrained one means nothing."""
         super().__init__()
         require_bias("blind-eye", info, instead="lff")
         if bias_steps < 1:
-            raise ValueError(f"bias_steps must be at least 1, or the bias classifier never learns; got {bias_steps}")
+            raise ValueError(
+                f"bias_steps must be at least 1, or the bias classifier never learns; got {bias_steps}"
+            )
         self.alpha, self.bias_steps = alpha, bias_steps
         self.encoder = make_encoder()
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)

@@ -55,7 +55,11 @@ class DFA(Method):
                 f"swap_start must be a share of the run, from 0.0 to below 1.0, or a whole number of steps; got {swap_start}. "
                 "Published is 0.2: step 10000 of 50000"
             )
-        self.lambda_dis, self.lambda_swap, self.lambda_swap_b = lambda_dis, lambda_swap, lambda_swap_b
+        self.lambda_dis, self.lambda_swap, self.lambda_swap_b = (
+            lambda_dis,
+            lambda_swap,
+            lambda_swap_b,
+        )
         self.swap_start, self.q, self.surrogate = swap_start, q, surrogate
         self.last_unswapped = (
             swap_start if isinstance(swap_start, int) else None
@@ -77,19 +81,27 @@ class DFA(Method):
             self.last_unswapped = round(self.swap_start * run.steps)
         assert self.last_unswapped is not None
         hint = "a share of the run such as 0.2 fits any length"
-        return FinalStage(steps=self.last_unswapped + 1, option=f"swap_start={self.swap_start}", hint=hint)
+        return FinalStage(
+            steps=self.last_unswapped + 1, option=f"swap_start={self.swap_start}", hint=hint
+        )
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
         x = first_view(batch.images)
-        z_l, z_b, y, index = gather(self.encoder(x), self.bias_encoder(x), batch.labels, batch.index)
+        z_l, z_b, y, index = gather(
+            self.encoder(x), self.bias_encoder(x), batch.labels, batch.index
+        )
         logits_i, logits_b = self._classify(z_l, z_b)
-        ce_i, ce_b = (F.cross_entropy(full_precision(f), y, reduction="none") for f in (logits_i, logits_b))
+        ce_i, ce_b = (
+            F.cross_entropy(full_precision(f), y, reduction="none") for f in (logits_i, logits_b)
+        )
         W = self.difficulty(index, y, ce_b, ce_i)
         main, bias = (W * ce_i).mean(), self._gce(logits_b, y)
         self.terms = {"bias": bias.detach(), "main": main.detach(), "weight": W.mean()}
         bias = self.lambda_dis * bias
         if self._swaps(step):
-            permutation = from_first_rank(torch.randperm(len(y))).to(y.device)  # of the whole batch, so of all ranks
+            permutation = from_first_rank(torch.randperm(len(y))).to(
+                y.device
+            )  # of the whole batch, so of all ranks
             swap, swap_b = self._swapped(z_l, z_b[permutation], y, y[permutation], W)
             self.terms |= {"bias, swapped": swap_b.detach(), "main, swapped": swap.detach()}
             main = main + self.lambda_swap * swap
@@ -105,7 +117,9 @@ class DFA(Method):
             )
         return step > self.last_unswapped
 
-    def _swapped(self, z_l: Tensor, z_b: Tensor, y: Tensor, y_of_bias: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+    def _swapped(
+        self, z_l: Tensor, z_b: Tensor, y: Tensor, y_of_bias: Tensor, W: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """The two terms of L_swap; the weights are those of the samples that z_l belongs to."""
         logits_i, logits_b = self._classify(z_l, z_b)
         ce = F.cross_entropy(full_precision(logits_i), y, reduction="none")

@@ -34,9 +34,19 @@ from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import from_first_rank, gather
 from fairmargin.vectors import full_precision
 
-CHOICES = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # of C, in the released code's order: the first of equals is taken
+CHOICES = (
+    1.0,
+    0.7,
+    0.3,
+    0.1,
+    0.07,
+    0.03,
+    0.01,
+)  # of C, in the released code's order: the first of equals is taken
 
-Fit = tuple[Tensor, Tensor]  # W [classes, D] and c [classes], double; c = −inf for classes without samples
+Fit = tuple[
+    Tensor, Tensor
+]  # W [classes, D] and c [classes], double; c = −inf for classes without samples
 
 
 def balanced(groups: Tensor, generator: torch.Generator) -> Tensor:
@@ -62,13 +72,17 @@ def fit_l1(x: Tensor, y: Tensor, classes: int, strength: float) -> Fit:
         log_p = (x @ (both[0] - both[1]).T + torch.from_numpy(flat[2 * k * d :])).log_softmax(1)
         residual = (log_p.exp() - truth) / n
         slope = residual.T @ x
-        gradient = torch.cat([(strength + slope).flatten(), (strength - slope).flatten(), residual.sum(0)])
+        gradient = torch.cat(
+            [(strength + slope).flatten(), (strength - slope).flatten(), residual.sum(0)]
+        )
         return float(strength * both.sum() - (log_p * truth).sum() / n), gradient.numpy()
 
     lower = np.concatenate([np.zeros(2 * k * d), np.full(k, -np.inf)])
     options = {"gtol": 1e-7, "ftol": 0, "maxiter": 2000, "maxfun": 20_000, "maxcor": 30}
     start = np.zeros(len(lower))
-    result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=Bounds(lower, np.inf), options=options)
+    result = minimize(
+        objective, start, jac=True, method="L-BFGS-B", bounds=Bounds(lower, np.inf), options=options
+    )
     u, v = torch.from_numpy(result.x[: 2 * k * d]).view(2, k, d)
     weight, intercept = x.new_zeros(classes, d), x.new_full((classes,), -torch.inf)
     weight[present], intercept[present] = u - v, torch.from_numpy(result.x[2 * k * d :])
@@ -102,7 +116,12 @@ class DFR(Method):
             raise ValueError(
                 f"draws must be at least 1 and inverse_strength above 0; got {draws} and {inverse_strength}"
             )
-        self.source, self.penalty, self.inverse_strength, self.draws = source, penalty, inverse_strength, draws
+        self.source, self.penalty, self.inverse_strength, self.draws = (
+            source,
+            penalty,
+            inverse_strength,
+            draws,
+        )
         self.class_names, self.biases = info.class_names, info.num_biases
         self.encoder = make_encoder()
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
@@ -127,7 +146,12 @@ class DFR(Method):
         if epoch or (self.source == "train" and self.inverse_strength is not None):
             return
         # Better said now than after the training.
-        seen = {int(y) for batch in sweep("valid") if batch.bias is not None for y in batch.labels[batch.bias >= 0]}
+        seen = {
+            int(y)
+            for batch in sweep("valid")
+            if batch.bias is not None
+            for y in batch.labels[batch.bias >= 0]
+        }
         if missing := [name for y, name in enumerate(self.class_names) if y not in seen]:
             raise Unsuited(
                 f"dfr with source={self.source!r} looks at validation samples of known bias and there are none of class "
@@ -139,19 +163,27 @@ class DFR(Method):
         x, y, group = self._see(sweep(self.source))
         # Note: the released code takes these two from the training set also when it fits to validation samples.
         mean, deviation = x.mean(0), x.std(0, correction=0)
-        scale = torch.where(deviation > 1e-6 * mean.abs(), 1 / deviation, 0)  # constant features are left out
+        scale = torch.where(
+            deviation > 1e-6 * mean.abs(), 1 / deviation, 0
+        )  # constant features are left out
         x = (x - mean) * scale
         strength = self.inverse_strength
         if strength is None and self.source == "train":
             held, *rest = self._see(sweep("valid"))
             strength = self._chosen((x, y, group), ((held - mean) * scale, *rest))
         elif strength is None:
-            one, other = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.draws)).tensor_split(2)
-            strength = self._chosen((x[one], y[one], group[one]), (x[other], y[other], group[other]))
+            one, other = torch.randperm(
+                len(x), generator=torch.Generator().manual_seed(self.draws)
+            ).tensor_split(2)
+            strength = self._chosen(
+                (x[one], y[one], group[one]), (x[other], y[other], group[other])
+            )
         fits = [self._fit(x, y, group, strength, draw) for draw in range(self.draws)]
         weight = torch.stack([w for w, _ in fits]).mean(0) * scale
         intercept = torch.stack([c for _, c in fits]).mean(0) - weight @ mean
-        weight, intercept = from_first_rank((weight, intercept))  # one layer for all, should devices round differently
+        weight, intercept = from_first_rank(
+            (weight, intercept)
+        )  # one layer for all, should devices round differently
         self.weight.copy_(weight)
         self.intercept.copy_(intercept)
         self.retrained.fill_(True)

@@ -41,20 +41,29 @@ class GroupDRO(Method):
     adjustments: Tensor  # C/√n_g
 
     def __init__(
-        self, make_encoder: MakeEncoder, info: DataInfo, *, step_size: float = 0.01, adjustment: float = 0.0
+        self,
+        make_encoder: MakeEncoder,
+        info: DataInfo,
+        *,
+        step_size: float = 0.01,
+        adjustment: float = 0.0,
     ) -> None:
         """`step_size` is η; `adjustment` is C, against the worse generalisation of small groups."""
         super().__init__()
         require_bias("group-dro", info, instead="jtt")
         if step_size < 0 or adjustment < 0:
-            raise ValueError(f"step_size and adjustment must not be negative; got {step_size} and {adjustment}")
+            raise ValueError(
+                f"step_size and adjustment must not be negative; got {step_size} and {adjustment}"
+            )
         self.step_size, self.biases = step_size, info.num_biases
         self.encoder = make_encoder()
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
         n = info.counts.flatten().float()
         # Note: groups without training samples get no weight; in the public code they take part, with loss 0.
         self.register_buffer("log_weights", ((n > 0) / (n > 0).sum()).log())
-        self.register_buffer("adjustments", torch.where(n > 0, adjustment * n.clamp_min(1).rsqrt(), 0))
+        self.register_buffer(
+            "adjustments", torch.where(n > 0, adjustment * n.clamp_min(1).rsqrt(), 0)
+        )
 
     def players(self) -> dict[str, list[nn.Parameter]]:
         return {"main": list(self.parameters())}
@@ -65,9 +74,15 @@ class GroupDRO(Method):
         groups = torch.where(b >= 0, y * self.biases + b, -1)
         each = F.cross_entropy(full_precision(logits), y, reduction="none")
         losses = group_means(each, groups, len(self.log_weights))
-        self.log_weights = tilted(self.log_weights, losses.detach() + self.adjustments, step_size=self.step_size)
+        self.log_weights = tilted(
+            self.log_weights, losses.detach() + self.adjustments, step_size=self.step_size
+        )
         v = self.log_weights.exp()
         # Note: the public code adds C/√n_g to this value too, which changes no gradient.
         loss = (v * losses).sum()
-        self.terms = {"group-dro": loss.detach(), "worst group": losses.detach().max(), "largest weight": v.max()}
+        self.terms = {
+            "group-dro": loss.detach(),
+            "worst group": losses.detach().max(),
+            "largest weight": v.max(),
+        }
         yield "main", loss

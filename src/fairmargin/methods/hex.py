@@ -41,10 +41,16 @@ class NGLCM(nn.Module):
             # Note: the paper divides by the largest grey value. Images arrive normalized, where black is no longer 0.
             x = images.mean(1)
             low, high = x.amin((1, 2), keepdim=True), x.amax((1, 2), keepdim=True)
-            r = ((x - low) / torch.where(high > low, high - low, 1) * (n - 1)).floor().long()  # [N, H, W]
+            r = (
+                ((x - low) / torch.where(high > low, high - low, 1) * (n - 1)).floor().long()
+            )  # [N, H, W]
             d = F.pad(r[..., :-1], (1, 0)) - r  # −r in the first column
-            cell = ((d + n - 1) * n + r).flatten(1) + torch.arange(len(r), device=r.device)[:, None] * (2 * n - 1) * n
-            counts = torch.bincount(cell.flatten(), minlength=len(r) * (2 * n - 1) * n).view(-1, 2 * n - 1, n)
+            cell = ((d + n - 1) * n + r).flatten(1) + torch.arange(len(r), device=r.device)[
+                :, None
+            ] * (2 * n - 1) * n
+            counts = torch.bincount(cell.flatten(), minlength=len(r) * (2 * n - 1) * n).view(
+                -1, 2 * n - 1, n
+            )
         D, R = torch.arange(1 - n, n, device=images.device), torch.arange(n, device=images.device)
         left, right = (D - self.lambda_[:, None]).clamp(0, 1), (R - self.theta[:, None]).clamp(0, 1)
         return (left @ counts.to(left.dtype) @ right.T).flatten(1)
@@ -68,8 +74,14 @@ class HEX(Method):
         """`dropout` is of h. For the first `pretrain_epochs` epochs F_A learns without the projection."""
         super().__init__()
         if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1); got {dropout}. It is the share of h that is left out")
-        self.classes, self.dropout, self.pretrain_epochs = info.num_classes, dropout, pretrain_epochs
+            raise ValueError(
+                f"dropout must lie in [0, 1); got {dropout}. It is the share of h that is left out"
+            )
+        self.classes, self.dropout, self.pretrain_epochs = (
+            info.num_classes,
+            dropout,
+            pretrain_epochs,
+        )
         self.least_batch = info.num_classes + 1
         self.encoder = make_encoder()
         self.texture = nn.Sequential(NGLCM(levels), nn.Linear(levels**2, TEXTURE), nn.ReLU())
@@ -81,7 +93,9 @@ class HEX(Method):
         return {"main": list(self.parameters())}
 
     def plan(self, run: RunLength) -> FinalStage:
-        return FinalStage(epochs=self.pretrain_epochs, option=f"pretrain_epochs={self.pretrain_epochs}")
+        return FinalStage(
+            epochs=self.pretrain_epochs, option=f"pretrain_epochs={self.pretrain_epochs}"
+        )
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
         self.pretraining.fill_(epoch < self.pretrain_epochs)
@@ -89,7 +103,9 @@ class HEX(Method):
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
         x = first_view(batch.images)
         h = self.encoder(x)
-        with torch.autocast(x.device.type, enabled=False):  # sums over pixels and a nearly singular matrix
+        with torch.autocast(
+            x.device.type, enabled=False
+        ):  # sums over pixels and a nearly singular matrix
             h, a, y = gather(full_precision(h), self.texture(full_precision(x)), batch.labels)
             if len(y) <= self.classes:
                 raise ValueError(
@@ -98,7 +114,10 @@ class HEX(Method):
                 )
             self._follow(h.detach())
             h, a = self._drop(unit(h.T).T), unit(a.T).T  # columns of length 1
-            F_A, F_G = self.common(torch.cat([h, a], 1)), self.common(torch.cat([torch.zeros_like(h), a], 1))
+            F_A, F_G = (
+                self.common(torch.cat([h, a], 1)),
+                self.common(torch.cat([torch.zeros_like(h), a], 1)),
+            )
             F_L = F_A if self.pretraining else project_out(F_A, F_G)
             loss = F.cross_entropy(F_L, y)
         self.terms = {"main": loss.detach(), "kept": F_L.detach().norm() / F_A.detach().norm()}
@@ -134,5 +153,7 @@ def project_out(logits: Tensor, texture: Tensor) -> Tensor:
     F_A, F_G = logits, texture
     K = F_G.shape[1]
     root = (RIDGE * F_G.detach().square().sum() / K).sqrt().clamp_min(torch.finfo(F_G.dtype).tiny)
-    Q = torch.linalg.qr(torch.cat([F_G, root * torch.eye(K, dtype=F_G.dtype, device=F_G.device)])).Q[: len(F_G)]
+    Q = torch.linalg.qr(
+        torch.cat([F_G, root * torch.eye(K, dtype=F_G.dtype, device=F_G.device)])
+    ).Q[: len(F_G)]
     return F_A - Q @ (Q.T @ F_A)

@@ -37,7 +37,12 @@ class JTT(Method):
     second_stage: Tensor
 
     def __init__(
-        self, make_encoder: MakeEncoder, info: DataInfo, *, first_epochs: int = 1, up_weight: float = 50.0
+        self,
+        make_encoder: MakeEncoder,
+        info: DataInfo,
+        *,
+        first_epochs: int = 1,
+        up_weight: float = 50.0,
     ) -> None:
         """`first_epochs` is T, `up_weight` λ_up; the defaults are those of the authors' commands for CelebA.
 
@@ -79,7 +84,9 @@ class JTT(Method):
         with torch.no_grad():
             for batch in sweep("train"):
                 wrong[batch.index] = self.predict(batch.images).argmax(1) != batch.labels
-        self.wrong.copy_(from_first_rank(wrong.cpu()))  # one set for all, should devices round differently
+        self.wrong.copy_(
+            from_first_rank(wrong.cpu())
+        )  # one set for all, should devices round differently
         self.second_stage.fill_(True)
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:

@@ -52,11 +52,17 @@ class LearnedMixin(Method):
     def players(self) -> dict[str, list[nn.Parameter]]:
         return {
             "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
-            "main": [*self.encoder.parameters(), *self.classifier.parameters(), *self.trust.parameters()],
+            "main": [
+                *self.encoder.parameters(),
+                *self.classifier.parameters(),
+                *self.trust.parameters(),
+            ],
         }
 
     def plan(self, run: RunLength) -> FinalStage:
-        return FinalStage(epochs=self.pretrain_epochs, option=f"pretrain_epochs={self.pretrain_epochs}")
+        return FinalStage(
+            epochs=self.pretrain_epochs, option=f"pretrain_epochs={self.pretrain_epochs}"
+        )
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
         self.pretraining.fill_(epoch < self.pretrain_epochs)
@@ -80,18 +86,26 @@ class LearnedMixin(Method):
             return
         h, f = self.inspect(x)
         with torch.no_grad():
-            g = self._biased(x)  # frozen are its weights; batch norms see the batch, as they did when it learned
+            g = self._biased(
+                x
+            )  # frozen are its weights; batch norms see the batch, as they did when it learned
         h, f, g, y = gather(h, f, g, batch.labels)
         t = F.softplus(full_precision(self.trust(h)))  # [N, 1]
         main, entropy = mixed_losses(full_precision(f), t, F.log_softmax(g, 1), y)
-        self.terms |= {"main": main.detach(), "bias entropy": entropy.detach(), "trust": t.detach().mean()}
+        self.terms |= {
+            "main": main.detach(),
+            "bias entropy": entropy.detach(),
+            "trust": t.detach().mean(),
+        }
         yield "main", main + self.entropy_weight * entropy
 
     def _biased(self, images: Tensor) -> Tensor:
         return full_precision(self.bias_classifier(self.bias_encoder(images)))
 
 
-def mixed_losses(logits: Tensor, trust: Tensor, log_bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def mixed_losses(
+    logits: Tensor, trust: Tensor, log_bias: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
     """CE(log p_f + t·log p_g, y) and H(softmax(t·log p_g)); `trust` is t [N, 1], `log_bias` log p_g [N, K]."""
     trusted = trust * log_bias
     log_q = F.log_softmax(trusted, 1)

@@ -37,7 +37,9 @@ class RelativeDifficulty(nn.Module):
                 "give it the number of training samples: replace(info, train_size=len(data.train))"
             )
         if not 0 <= decay <= 1:
-            raise ValueError(f"ema_decay must lie in [0, 1]; got {decay}. The published value is 0.7")
+            raise ValueError(
+                f"ema_decay must lie in [0, 1]; got {decay}. The published value is 0.7"
+            )
         self.decay, self.classes = decay, info.num_classes
         self.register_buffer("labels", torch.full((info.train_size,), self.classes))
         self.register_buffer("smoothed", torch.zeros(2, info.train_size))
@@ -91,7 +93,9 @@ class LfF(Method):
         logits_b, logits_d = self.bias_classifier(self.bias_encoder(x)), self.predict(x)
         logits_b, logits_d, y, index = gather(logits_b, logits_d, batch.labels, batch.index)
         # Both tables hold plain cross-entropy, although the biased network minimises another loss.
-        ce_b, ce_d = (F.cross_entropy(full_precision(f), y, reduction="none") for f in (logits_b, logits_d))
+        ce_b, ce_d = (
+            F.cross_entropy(full_precision(f), y, reduction="none") for f in (logits_b, logits_d)
+        )
         W = self.difficulty(index, y, ce_b, ce_d)
         bias = losses.generalized_cross_entropy(logits_b, y, q=self.q, surrogate=self.surrogate)
         main = (W * ce_d).mean()

@@ -98,7 +98,9 @@ class LNL(Method):
         if predictor == "half" or (predictor == "auto" and not isinstance(encoder, ResNet)):
             # Note: weights start like the network's, not from PyTorch's default as in Hong & Yang's code.
             half = halves(make_encoder())[1]
-            self.predictor = nn.Sequential(*half, Pool(), linear_classifier(encoder.dim, info.num_biases))
+            self.predictor = nn.Sequential(
+                *half, Pool(), linear_classifier(encoder.dim, info.num_biases)
+            )
         else:
             with torch.no_grad():
                 width = self.trunk.eval()(torch.zeros(1, *info.image_shape)).shape[1]

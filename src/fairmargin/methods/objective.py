@@ -46,7 +46,13 @@ class Objective(Method):
 
     # As in the authors' code: the probe does not follow the encoder's schedule.
     optimizers = {  # noqa: RUF012
-        "probe": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0, "schedule": "constant", "warmup_epochs": 0.0}
+        "probe": {
+            "name": "adam",
+            "lr": 1e-3,
+            "weight_decay": 0.0,
+            "schedule": "constant",
+            "warmup_epochs": 0.0,
+        }
     }
     prior: Tensor | None
 
@@ -83,7 +89,11 @@ class Objective(Method):
         self.register_buffer("prior", None if row.prior is None else row.prior(info.counts.float()))
         # Samples of unknown bias are not in the counts, but they have a class.
         self.steps: int | None = None  # of the run
-        self.must_count = row.prior is not None and not row.needs and int(info.counts.sum()) < max(info.train_size, 1)
+        self.must_count = (
+            row.prior is not None
+            and not row.needs
+            and int(info.counts.sum()) < max(info.train_size, 1)
+        )
 
     def players(self) -> dict[str, list[nn.Parameter]]:
         main = [*self.encoder.parameters(), *self.head.parameters()]
@@ -114,14 +124,18 @@ class Objective(Method):
             classification = self.row.classification(x)
             self.terms["cross-entropy"] = classification.detach()
             total = total + self.beta * classification
-        if self.on_unit_features:  # near 1: every image has the same embedding, the collapse FairKL alone invites
+        if (
+            self.on_unit_features
+        ):  # near 1: every image has the same embedding, the collapse FairKL alone invites
             self.terms["mean similarity"] = x.inputs.detach().flatten(0, -2).mean(0).square().sum()
         if self.bounds is not None:
             found = self.bounds(x.z.detach(), x.labels if self.row.positives == "labels" else None)
             self.terms |= {"InfoNCE bound": found.lower, "InfoL1O bound": found.upper}
         yield "main", total
         if self.probed:
-            logits = self.classifier(x.inputs.detach().flatten(0, -2))  # no second pass through the encoder
+            logits = self.classifier(
+                x.inputs.detach().flatten(0, -2)
+            )  # no second pass through the encoder
             probe = F.cross_entropy(logits, x.label_of_each_row)
             self.terms["probe"] = probe.detach()
             yield "probe", probe
@@ -147,7 +161,16 @@ class Objective(Method):
         bias_features = rest.pop(0) if batch.bias_features is not None else None
         prior = self.prior if self.prior is not None else h.new_empty(0)
         return LossInputs(
-            h, z, self._classified(h), labels, bias, bias_features, self.classifier, prior, step, self.steps
+            h,
+            z,
+            self._classified(h),
+            labels,
+            bias,
+            bias_features,
+            self.classifier,
+            prior,
+            step,
+            self.steps,
         )
 
     def _second_of(self, batch: Batch) -> Batch:
@@ -159,7 +182,11 @@ class Objective(Method):
         return batch.second
 
     def _classified(self, h: Tensor) -> Tensor:
-        return unit(h.float() if h.dtype in (torch.float16, torch.bfloat16) else h) if self.on_unit_features else h
+        return (
+            unit(h.float() if h.dtype in (torch.float16, torch.bfloat16) else h)
+            if self.on_unit_features
+            else h
+        )
 
 
 FAIRKL_DEFAULTS: dict[str, Any] = {
@@ -176,9 +203,15 @@ FAIRKL_DEFAULTS: dict[str, Any] = {
 # their mean distance to the class, up to ten times the smallest weight) and augment it. Note: not by default, as in the
 # single-loader script of their code and the starred rows of Barbano et al.: their augmentation is one for each dataset,
 # and their comparison is with methods that have neither.
-SECOND_DEFAULTS: dict[str, Any] = {"second": "none", "second_batch": 64, "second_views": "rotate-jitter"}
+SECOND_DEFAULTS: dict[str, Any] = {
+    "second": "none",
+    "second_batch": 64,
+    "second_views": "rotate-jitter",
+}
 SECOND_SAMPLERS = ("none", "weighted", "shuffled", "class-balanced", "group-balanced", "bias-aware")
-SECOND_VIEWS: dict[str, Callable[[Views, int], Views]] = {  # (the dataset's own, side of the images)
+SECOND_VIEWS: dict[
+    str, Callable[[Views, int], Views]
+] = {  # (the dataset's own, side of the images)
     "rotate-jitter": lambda own, side: all_views.biascon_mnist(own.mean, own.std),  # Biased-MNIST
     "supcon": lambda own, side: all_views.supcon(side, own.mean, own.std),  # faces, ImageNet-9
     # Two equal views are no positives of each other and still stand in each other's denominator: a floor under the loss.
@@ -186,7 +219,9 @@ SECOND_VIEWS: dict[str, Callable[[Views, int], Views]] = {  # (the dataset's own
 }
 
 
-def build(row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo, **options: Any) -> Objective:
+def build(
+    row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo, **options: Any
+) -> Objective:
     """The method `row` (`+fairkl`) with `options` out of `option_defaults`."""
     facts, chosen = ROWS[row], option_defaults(row, with_fairkl)
     for name in options:
@@ -223,7 +258,9 @@ def build(row: str, with_fairkl: bool, make_encoder: MakeEncoder, info: DataInfo
         alpha=alpha,
         beta=chosen.get("beta", 0.0),
         fairkl_weight=chosen.get("lambda_", 0.0),
-        fairkl=losses.FairKL(**{name: chosen[name] for name in FAIRKL_DEFAULTS}) if with_fairkl else None,
+        fairkl=losses.FairKL(**{name: chosen[name] for name in FAIRKL_DEFAULTS})
+        if with_fairkl
+        else None,
         second=_second(chosen, info) if facts.second else None,
         bounds=bounds,
     )
@@ -276,7 +313,9 @@ def _settings(row: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def _encoder(make_encoder: MakeEncoder, last_activation: str, row: Row, head: str, with_fairkl: bool) -> Encoder:
+def _encoder(
+    make_encoder: MakeEncoder, last_activation: str, row: Row, head: str, with_fairkl: bool
+) -> Encoder:
     """ "auto" is the authors' choice: tanh, whose cosines can be negative, in SimpleConvNet when its own features are the
     embedding or regularised, and wherever cross-entropy meets FairKL; else the network's own."""
     check_choice(last_activation, "last_activation", ("auto", "relu", "tanh"))
@@ -286,7 +325,11 @@ def _encoder(make_encoder: MakeEncoder, last_activation: str, row: Row, head: st
         return make_encoder(last_activation="tanh")
     encoder = make_encoder()
     compared = row.regularised or (row.learns == "embedding" and head == "identity")
-    return make_encoder(last_activation="tanh") if compared and isinstance(encoder, SimpleConvNet) else encoder
+    return (
+        make_encoder(last_activation="tanh")
+        if compared and isinstance(encoder, SimpleConvNet)
+        else encoder
+    )
 
 
 def _second(chosen: dict[str, Any], info: DataInfo) -> SecondStream | None:
@@ -294,7 +337,9 @@ def _second(chosen: dict[str, Any], info: DataInfo) -> SecondStream | None:
     check_choice(sampler, "second", SECOND_SAMPLERS)
     check_choice(views, "second_views", SECOND_VIEWS)
     if size < 2:
-        raise ValueError(f"second_batch must be at least 2, there are pairs to be found in it; got {size}")
+        raise ValueError(
+            f"second_batch must be at least 2, there are pairs to be found in it; got {size}"
+        )
     if sampler == "none":
         return None
     return SecondStream(sampler, size, lambda own: SECOND_VIEWS[views](own, info.image_shape[1]))

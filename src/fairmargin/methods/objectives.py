@@ -96,28 +96,44 @@ def _weighted(x: LossInputs, weight: Tensor) -> Tensor:
 
 def _bias_balanced(x: LossInputs) -> Tensor:
     """BiasBal (Hong & Yang, NeurIPS 2021):  CE( f(x) + log p̂(·|b), y );  at test time f(x) alone."""
-    return losses.bias_balanced_cross_entropy(x.logits, x.label_of_each_row, x.bias_of_each_row, x.prior)
+    return losses.bias_balanced_cross_entropy(
+        x.logits, x.label_of_each_row, x.bias_of_each_row, x.prior
+    )
 
 
-def _end(x: LossInputs, *, disentangle: float = 1.0, entangle: float = 1.0, pairs: str = "all") -> Tensor:
+def _end(
+    x: LossInputs, *, disentangle: float = 1.0, entangle: float = 1.0, pairs: str = "all"
+) -> Tensor:
     """EnD (Tartaglione et al., CVPR 2021):  CE + α·R⊥ + β·R∥"""
-    regulariser = losses.end(x.h, x.labels, x.known_bias, disentangle=disentangle, entangle=entangle, pairs=pairs)
+    regulariser = losses.end(
+        x.h, x.labels, x.known_bias, disentangle=disentangle, entangle=entangle, pairs=pairs
+    )
     return cross_entropy(x) + regulariser
 
 
-def _max_margin(x: LossInputs, *, margin: int = 4, least_anneal: float = 0.0, anneal_steps: int = 0) -> Tensor:
+def _max_margin(
+    x: LossInputs, *, margin: int = 4, least_anneal: float = 0.0, anneal_steps: int = 0
+) -> Tensor:
     """L-Softmax (Liu et al., ICML 2016). `anneal_steps`: over how many steps the margin comes in; 0: over the run's."""
     steps = anneal_steps or x.steps or PUBLISHED_STEPS
     anneal = losses.l_softmax_anneal(x.step, least=least_anneal, steps=steps)
     return losses.l_softmax(
-        x.inputs.flatten(0, -2), x.classifier.weight, x.label_of_each_row, margin=margin, anneal=anneal
+        x.inputs.flatten(0, -2),
+        x.classifier.weight,
+        x.label_of_each_row,
+        margin=margin,
+        anneal=anneal,
     )
 
 
-def _large_margin(x: LossInputs, *, gamma: float = 1.0, slope: float = 2.0, norm: str = "l2", top_k: int = 1) -> Tensor:
+def _large_margin(
+    x: LossInputs, *, gamma: float = 1.0, slope: float = 2.0, norm: str = "l2", top_k: int = 1
+) -> Tensor:
     layer = x.inputs.flatten(0, -2)  # after every batch norm
     logits = x.classifier(layer)
-    return losses.large_margin(logits, [layer], x.label_of_each_row, gamma=gamma, alpha=slope, norm=norm, top_k=top_k)
+    return losses.large_margin(
+        logits, [layer], x.label_of_each_row, gamma=gamma, alpha=slope, norm=norm, top_k=top_k
+    )
 
 
 # Contrastive losses
@@ -144,7 +160,12 @@ def _infol1o(x: LossInputs, *, temperature: float = 0.1) -> Tensor:
 
 
 def _eps_supinfonce(
-    x: LossInputs, *, epsilon: float = 0.25, temperature: float = 0.1, form: str = "c", positives: str = "mean"
+    x: LossInputs,
+    *,
+    epsilon: float = 0.25,
+    temperature: float = 0.1,
+    form: str = "c",
+    positives: str = "mean",
 ) -> Tensor:
     return losses.eps_supinfonce(
         x.z, x.labels, epsilon=epsilon, temperature=temperature, form=form, positives=positives
@@ -215,9 +236,13 @@ class Row:
     learns: str
     views: int = 1  # of each image that the loss needs
     needs: str = ""  # "bias" labels, or "bias features"
-    prior: Callable[[Tensor], Tensor] | None = None  # of the training counts[y, b], kept for the loss
+    prior: Callable[[Tensor], Tensor] | None = (
+        None  # of the training counts[y, b], kept for the loss
+    )
     sampler: str = "shuffled"
-    regularised: bool = False  # a classifier whose features are compared, so it reads them at length 1
+    regularised: bool = (
+        False  # a classifier whose features are compared, so it reads them at length 1
+    )
     intercept: bool = True  # of the classifier
     beta: float = 0.0  # weight of `classification` beside the loss, by default
     classification: Loss = cross_entropy
@@ -231,7 +256,9 @@ ROWS = {
     "gce": Row(_generalized, "classifier"),
     "logit-adjusted": Row(_logit_adjusted, "classifier", prior=_class_share),
     "class-reweighted": Row(_class_reweighted, "classifier", prior=_class_weights),
-    "group-reweighted": Row(_group_reweighted, "classifier", needs="bias", prior=_inverse_frequency),
+    "group-reweighted": Row(
+        _group_reweighted, "classifier", needs="bias", prior=_inverse_frequency
+    ),
     "group-balanced": Row(cross_entropy, "classifier", needs="bias", sampler="group-balanced"),
     "biasbal": Row(_bias_balanced, "classifier", needs="bias", prior=_label_given_bias),
     "end": Row(_end, "classifier", needs="bias", regularised=True),

@@ -41,13 +41,17 @@ class ReBias(Method):
         """`sigma="median"`: each kernel is as wide as the median distance between its features, found anew every epoch."""
         super().__init__()
         if sigma != "median" and not (isinstance(sigma, int | float) and sigma > 0):
-            raise ValueError(f'sigma must be a number above 0 or "median"; got {sigma!r}. Biased-MNIST uses 1')
+            raise ValueError(
+                f'sigma must be a number above 0 or "median"; got {sigma!r}. Biased-MNIST uses 1'
+            )
         self.lambda_, self.lambda_bias, self.adaptive = lambda_, lambda_bias, sigma == "median"
         self.encoder = make_encoder()
         self.bias_encoder = build_bias_encoder(bias_network, self.encoder)
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
         self.bias_classifier = linear_classifier(self.bias_encoder.dim, info.num_classes)
-        self.register_buffer("sigmas", torch.ones(2) if sigma == "median" else torch.full((2,), sigma))  # of f, of g
+        self.register_buffer(
+            "sigmas", torch.ones(2) if sigma == "median" else torch.full((2,), sigma)
+        )  # of f, of g
         self.register_buffer("stale", torch.tensor(self.adaptive))
 
     def players(self) -> dict[str, list[nn.Parameter]]:
@@ -66,13 +70,19 @@ class ReBias(Method):
         x = first_view(batch.images)
         h_f, h_g, y = gather(self.encoder(x), self.bias_encoder(x), batch.labels)
         if self.stale:
-            self.sigmas.copy_(torch.stack([median_distance(h_f, self.sigmas[0]), median_distance(h_g, self.sigmas[1])]))
+            self.sigmas.copy_(
+                torch.stack(
+                    [median_distance(h_f, self.sigmas[0]), median_distance(h_g, self.sigmas[1])]
+                )
+            )
             self.stale.fill_(False)
         bias = F.cross_entropy(full_precision(self.bias_classifier(h_g)), y)
         yield "bias", bias - self.lambda_bias * self._dependence(h_f.detach(), h_g)
 
         with torch.no_grad():
-            (h_g,) = gather(self.bias_encoder(x))  # of the g that has moved; f has not, so h_f is still its own
+            (h_g,) = gather(
+                self.bias_encoder(x)
+            )  # of the g that has moved; f has not, so h_f is still its own
         main = F.cross_entropy(full_precision(self.classifier(h_f)), y)
         hsic = self._dependence(h_f, h_g)
         self.terms = {"bias": bias.detach(), "main": main.detach(), "hsic": hsic.detach()}

@@ -67,7 +67,11 @@ class RUBi(Method):
         yield "main", main + self.weight * mask
 
 
-def masked_losses(logits: Tensor, mask: Tensor, after_mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def masked_losses(
+    logits: Tensor, mask: Tensor, after_mask: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
     """CE(f ⊙ sigmoid(c), y), which reaches f and A, and CE(A₂(c), y), which reaches A and A₂; `after_mask` is A₂(c)."""
     f, c = full_precision(logits), full_precision(mask)
-    return F.cross_entropy(f * c.sigmoid(), labels), F.cross_entropy(full_precision(after_mask), labels)
+    return F.cross_entropy(f * c.sigmoid(), labels), F.cross_entropy(
+        full_precision(after_mask), labels
+    )

@@ -52,9 +52,13 @@ class SINProxy(Method):
         super().__init__()
         check_choice(kind, "kind of sin-proxy", ("amplitude", "statistics"))
         if not 0 <= probability <= 1:
-            raise ValueError(f"probability must lie in [0, 1]; got {probability}. Half of the images are usual: 0.5")
+            raise ValueError(
+                f"probability must lie in [0, 1]; got {probability}. Half of the images are usual: 0.5"
+            )
         if not 0 <= band <= 0.5:
-            raise ValueError(f"band must lie in [0, 0.5] cycles per pixel; got {band}. A tenth keeps shapes visible")
+            raise ValueError(
+                f"band must lie in [0, 0.5] cycles per pixel; got {band}. A tenth keeps shapes visible"
+            )
         self.kind, self.probability, self.band = kind, probability, band
         self.network = build_objective("ce", False, make_encoder, info)
 
@@ -62,7 +66,9 @@ class SINProxy(Method):
         return self.network.players()
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
-        images = self.restyle(batch.images.flatten(0, -4)).view_as(batch.images)  # every view by itself
+        images = self.restyle(batch.images.flatten(0, -4)).view_as(
+            batch.images
+        )  # every view by itself
         for player, loss in self.network.updates(replace(batch, images=images), step):
             self.terms = self.network.terms
             yield player, loss
@@ -70,15 +76,21 @@ class SINProxy(Method):
     @torch.no_grad()
     def restyle(self, images: Tensor) -> Tensor:
         """Images [n, C, H, W], some with the style of others out of the whole batch, which may be on other ranks."""
-        some = images if len(images) else images.new_zeros(1, *images.shape[1:])  # no transform takes no image
+        some = (
+            images if len(images) else images.new_zeros(1, *images.shape[1:])
+        )  # no transform takes no image
         style = amplitude(some, self.band) if self.kind == "amplitude" else statistics(some)
-        styles, mine = gather_with_place(style[: len(images)])  # much less than the images themselves
+        styles, mine = gather_with_place(
+            style[: len(images)]
+        )  # much less than the images themselves
         donor, u = from_first_rank((torch.randperm(len(styles)), torch.rand(len(styles))))
         if not len(images):
             return images
         donated = styles[donor.to(styles.device)][mine]
         new = (
-            with_amplitude(images, donated, self.band) if self.kind == "amplitude" else with_statistics(images, donated)
+            with_amplitude(images, donated, self.band)
+            if self.kind == "amplitude"
+            else with_statistics(images, donated)
         )
         chosen = (u < self.probability)[mine].to(images.device)
         return torch.where(chosen[:, None, None, None], new, images)

@@ -17,7 +17,9 @@ from fairmargin.networks.mlp import MLP
 from fairmargin.networks.resnet import BasicBlock, Bottleneck, ResNet, load_published
 from fairmargin.networks.simple_conv import SimpleConvNet
 
-narrow_resnet = partial(ResNet, BasicBlock, widths=(16, 32, 64), stem="cifar", shortcut="padding", fan="fan_in")
+narrow_resnet = partial(
+    ResNet, BasicBlock, widths=(16, 32, 64), stem="cifar", shortcut="padding", fan="fan_in"
+)
 
 ENCODERS: dict[str, Callable[..., Encoder]] = {
     "simple-conv-7": partial(SimpleConvNet, kernel_size=7),
@@ -48,7 +50,9 @@ def build_bias_encoder(name: str, main: Encoder) -> Encoder:
     """The encoder called `name` beside `main`: as wide and with the same stride, if they are of one family."""
     if isinstance(main, SimpleConvNet) and name.startswith("simple-conv"):
         return build_encoder(name, stride=main.stride, widths=main.widths)
-    check_choice(name, "bias_network", [other for other in ENCODERS if other != "mlp"])  # which sees the whole image
+    check_choice(
+        name, "bias_network", [other for other in ENCODERS if other != "mlp"]
+    )  # which sees the whole image
     return build_encoder(name)
 
 

@@ -11,7 +11,9 @@ from fairmargin.networks.encoder import Encoder, activation
 class BagBlock(nn.Module):
     """k×k and 1×1 convolutions, neither padded, around a shortcut cropped to what the k×k convolution leaves."""
 
-    def __init__(self, in_channels: int, width: int, kernel_size: int, stride: int, act: str = "relu") -> None:
+    def __init__(
+        self, in_channels: int, width: int, kernel_size: int, stride: int, act: str = "relu"
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, width, kernel_size, stride=stride, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -19,7 +21,9 @@ class BagBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.act = activation(act)
         self.downsample = (
-            nn.Sequential(nn.Conv2d(in_channels, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width))
+            nn.Sequential(
+                nn.Conv2d(in_channels, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width)
+            )
             if stride != 1 or in_channels != width
             else nn.Identity()
         )
@@ -27,7 +31,9 @@ class BagBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.act(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
-        shortcut = self.downsample(x)[:, :, : y.shape[2], : y.shape[3]]  # loses its last rows and columns
+        shortcut = self.downsample(x)[
+            :, :, : y.shape[2], : y.shape[3]
+        ]  # loses its last rows and columns
         return self.act(y + shortcut)
 
 
@@ -45,7 +51,9 @@ class BagNet18(Encoder):
         self.relu = nn.ReLU(inplace=True)
         self.layer1 = nn.Sequential(BagBlock(64, 64, 3, stride=2), BagBlock(64, 64, 1, stride=1))
         self.layer2 = nn.Sequential(BagBlock(64, 128, 1, stride=2), BagBlock(128, 128, 1, stride=1))
-        self.layer3 = nn.Sequential(BagBlock(128, 256, 1, stride=2), BagBlock(256, 256, 1, stride=1))
+        self.layer3 = nn.Sequential(
+            BagBlock(128, 256, 1, stride=2), BagBlock(256, 256, 1, stride=1)
+        )
         self.layer4 = nn.Sequential(
             BagBlock(256, 512, 1, stride=1), BagBlock(512, 512, 1, stride=1, act=last_activation)
         )

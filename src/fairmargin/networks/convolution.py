@@ -77,7 +77,9 @@ class Conv2d(nn.Conv2d):
         bias: bool = True,
         algorithm: Algorithm = "auto",
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, bias=bias)
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride=stride, padding=padding, bias=bias
+        )
         check_choice(algorithm, "algorithm", get_args(Algorithm))
         self.algorithm = algorithm
         if algorithm == "winograd" and (why := self._not_winograd()):
@@ -104,13 +106,21 @@ class Conv2d(nn.Conv2d):
 
     def choice(self, images: Tensor) -> Algorithm:
         """What "auto" takes for these images."""
-        if images.device.type != "cpu" or images.ndim != 4 or images.dtype not in (torch.float32, torch.float64):
+        if (
+            images.device.type != "cpu"
+            or images.ndim != 4
+            or images.dtype not in (torch.float32, torch.float64)
+        ):
             return "direct"
         if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
             return "direct"
         k, (n, c, h, w) = self.kernel_size[0], images.shape
         is_smaller_than_kernel = k * k >= WORTH * h * w
-        by_spectra = k >= LARGE and not self._not_spectral() and saving(images.shape, self.out_channels, k) >= WORTH
+        by_spectra = (
+            k >= LARGE
+            and not self._not_spectral()
+            and saving(images.shape, self.out_channels, k) >= WORTH
+        )
         if n >= SAMPLES and min(c, self.out_channels) >= MANY:
             if not self._not_winograd() and h * w <= SMALL and winograd_saving(h, w) >= WORTH:
                 return "winograd"
@@ -122,7 +132,13 @@ class Conv2d(nn.Conv2d):
         if by_spectra:
             return "spectral"
         # The stem of a network whose maps will be small.
-        if n >= SAMPLES and c <= COLOURS and k >= LARGE and self.stride[0] > 1 and h * w <= SMALL_IMAGE:
+        if (
+            n >= SAMPLES
+            and c <= COLOURS
+            and k >= LARGE
+            and self.stride[0] > 1
+            and h * w <= SMALL_IMAGE
+        ):
             return "samples-last"
         return "direct"
 
@@ -151,7 +167,9 @@ class BatchNorm2d(nn.BatchNorm2d):
     Called as norm(x, activation="relu", shortcut=s), it returns relu(norm(x) + s) from the same pass over the memory.
     """
 
-    def forward(self, x: Tensor, activation: Activation = "none", shortcut: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, activation: Activation = "none", shortcut: Tensor | None = None
+    ) -> Tensor:
         if not is_samples_last(x):
             return _activate(super().forward(x), activation, shortcut)
         h, w, c, n = x.permute(2, 3, 1, 0).shape
@@ -168,7 +186,9 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     def _of_batch(self, maps: Tensor, activation: Activation, shortcut: Tensor | None) -> Tensor:
         """By the batch's own statistics, which also move the running ones."""
-        y, mean, variance = _Normalize.apply(maps, self.weight, self.bias, shortcut, self.eps, activation)
+        y, mean, variance = _Normalize.apply(
+            maps, self.weight, self.bias, shortcut, self.eps, activation
+        )
         with torch.no_grad():
             assert self.running_mean is not None
             assert self.running_var is not None
@@ -187,7 +207,9 @@ FUSED: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 def normalize(x: Tensor, norm: nn.Module, act: nn.Module, shortcut: Tensor | None = None) -> Tensor:
     """act(norm(x) + shortcut), in one go where the batch norm can and nobody watches the layers by hooks."""
     name = FUSED.get(type(act))
-    watched = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in (norm, act))
+    watched = any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in (norm, act)
+    )
     if type(norm) is BatchNorm2d and name is not None and not watched:
         return norm(x, activation=name, shortcut=shortcut)
     y = norm(x)
@@ -221,7 +243,13 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, eps: float, activation: Activation
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        shortcut: Tensor | None,
+        eps: float,
+        activation: Activation,
     ) -> tuple[Tensor, Tensor, Tensor]:
         p, c, n, _ = x.shape
         rows = x.view(p, c * n)
@@ -318,7 +346,9 @@ def mean_over_positions(maps: Tensor) -> Tensor:
     if not pixels.is_contiguous():
         return maps.mean((2, 3))
     h, w, c, n = pixels.shape
-    sums = pixels.reshape(h * w, c * n).sum(0)  # all pixels share one gradient, which is not copied for them
+    sums = pixels.reshape(h * w, c * n).sum(
+        0
+    )  # all pixels share one gradient, which is not copied for them
     return sums.view(c, n).T / (h * w)
 
 
@@ -341,10 +371,14 @@ def spectral_conv2d(images: Tensor, weight: Tensor, bias: Tensor | None = None) 
     if weight.ndim != 4 or weight.shape[2] != k or k % 2 == 0:
         raise ValueError(f"weight must be [O, C, k, k] with k odd; got {list(weight.shape)}")
     if images.ndim != 4 or images.shape[1] != weight.shape[1]:
-        raise ValueError(f"images must be [N, {weight.shape[1]}, H, W] for this weight; got {list(images.shape)}")
+        raise ValueError(
+            f"images must be [N, {weight.shape[1]}, H, W] for this weight; got {list(images.shape)}"
+        )
     if not images.numel():
         return F.conv2d(images, weight, bias, padding=k // 2)
-    return _Spectral.apply(images.permute(2, 3, 1, 0), weight.permute(2, 3, 0, 1), bias).permute(3, 2, 0, 1)
+    return _Spectral.apply(images.permute(2, 3, 1, 0), weight.permute(2, 3, 0, 1), bias).permute(
+        3, 2, 0, 1
+    )
 
 
 def unrolled_conv2d(
@@ -356,7 +390,9 @@ def unrolled_conv2d(
     taps = _taps(h, w, k, stride, padding, images.device)  # [H', W', H·W]
     tall, wide, inputs = taps.shape
     each = F.pad(weight.flatten(2), (0, 1)).index_select(2, taps.flatten())  # [O, C, H'W'·HW]
-    matrix = each.view(o, c, tall * wide, inputs).transpose(1, 2).reshape(o * tall * wide, c * inputs)
+    matrix = (
+        each.view(o, c, tall * wide, inputs).transpose(1, 2).reshape(o * tall * wide, c * inputs)
+    )
     shift = None if bias is None else bias.repeat_interleave(tall * wide)
     return F.linear(images.reshape(n, c * inputs), matrix, shift).view(n, o, tall, wide)
 
@@ -366,10 +402,14 @@ def _taps(h: int, w: int, k: int, stride: int, padding: int, device: torch.devic
     """Which of the k² weights joins an output to an input pixel, [H', W', H·W]; k², behind them, where none does."""
     tall, wide = ((side + 2 * padding - k) // stride + 1 for side in (h, w))
     if tall < 1 or wide < 1:
-        raise ValueError(f"a {k}×{k} kernel with padding {padding} does not fit into {h}×{w} pixels")
+        raise ValueError(
+            f"a {k}×{k} kernel with padding {padding} does not fit into {h}×{w} pixels"
+        )
 
     def along(outputs: int, side: int) -> Tensor:
-        return torch.arange(side) - stride * torch.arange(outputs)[:, None] + padding  # [outputs, side]
+        return (
+            torch.arange(side) - stride * torch.arange(outputs)[:, None] + padding
+        )  # [outputs, side]
 
     with torch.inference_mode(False):  # it is kept, and an evaluation may be the first to need it
         row, column = along(tall, h)[:, None, :, None], along(wide, w)[None, :, None, :]
@@ -441,7 +481,9 @@ class _Spectral(torch.autograd.Function):
         if of_x is None:
             of_x = _rows(x, t.image) if wants_w else x.new_empty(t.frequencies, 2, wide, c * n)
         of_w = _rows(w, t.kernel) if wants_x else x.new_empty(t.frequencies, 2, k, o * c)
-        x_hat, g, dg, y_hat = (_Spectrum(x, t.columns, *pair) for pair in ((c, n), (o, c), (o, c), (o, n)))
+        x_hat, g, dg, y_hat = (
+            _Spectrum(x, t.columns, *pair) for pair in ((c, n), (o, c), (o, c), (o, n))
+        )
         db = None
         for u, (x_rows, w_rows, y_rows) in enumerate(zip(of_x, of_w, of_y, strict=True)):
             y_hat.read(y_rows, t.result)
@@ -537,14 +579,20 @@ class _Spectrum:
             torch.sub(a, b, alpha=2, out=b)
 
 
-def _direct_gradients(x: Tensor, w: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool]) -> tuple[Tensor | None, ...]:
+def _direct_gradients(
+    x: Tensor, w: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor | None, ...]:
     """The gradients by PyTorch's own convolutions, which autograd can differentiate."""
     images, weight, back = (t.permute(3, 2, 0, 1) for t in (x, w.transpose(2, 3), dy))
     r, o = w.shape[0] // 2, w.shape[2]
     dx, dw, db = torch.ops.aten.convolution_backward(
         back, images, weight, [o], [1, 1], [r, r], [1, 1], False, [0, 0], 1, list(wanted)
     )
-    return dx.permute(2, 3, 1, 0) if wanted[0] else None, dw.permute(2, 3, 0, 1) if wanted[1] else None, db
+    return (
+        dx.permute(2, 3, 1, 0) if wanted[0] else None,
+        dw.permute(2, 3, 0, 1) if wanted[1] else None,
+        db,
+    )
 
 
 def _rows(x: Tensor, by: Transform) -> Tensor:
@@ -581,7 +629,9 @@ def _transforms(h: int, w: int, k: int, dtype: torch.dtype, device: torch.device
 
     image, kernel = transform(h, w, -1, 0), transform(k, k, 1, -(k // 2))
     # A frequency u stands for −u too, unless they are the same.
-    twice = torch.tensor([1.0 if u == -u % tall else 2.0 for u in range(frequencies)], dtype=torch.double)
+    twice = torch.tensor(
+        [1.0 if u == -u % tall else 2.0 for u in range(frequencies)], dtype=torch.double
+    )
     result = image._replace(rows=image.rows * twice.repeat_interleave(2)[:, None] / (tall * wide))
     image, kernel, result = (
         Transform(*(matrix.to(device, dtype) for matrix in one)) for one in (image, kernel, result)

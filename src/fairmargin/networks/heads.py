@@ -23,7 +23,9 @@ def projection_head(kind: str, dim: int, out: int = 128) -> Head:
     """Head "mlp" (dim → dim → out), "linear" (dim → out) or "identity" (which keeps `dim` and so ignores `out`)."""
     check_choice(kind, "projection head", ("mlp", "linear", "identity"))
     if kind == "mlp":
-        return Head(nn.Sequential(nn.Linear(dim, dim), nn.ReLU(inplace=True), nn.Linear(dim, out)), out)
+        return Head(
+            nn.Sequential(nn.Linear(dim, dim), nn.ReLU(inplace=True), nn.Linear(dim, out)), out
+        )
     if kind == "linear":
         return Head(nn.Linear(dim, out), out)
     return Head(nn.Identity(), dim)

@@ -11,7 +11,11 @@ class MLP(Encoder):
     """Linear layers, each followed by its activation; takes [N, …] with `in_features` numbers per sample."""
 
     def __init__(
-        self, in_features: int, widths: Sequence[int] = (100, 100, 16), *, last_activation: str = "relu"
+        self,
+        in_features: int,
+        widths: Sequence[int] = (100, 100, 16),
+        *,
+        last_activation: str = "relu",
     ) -> None:
         super().__init__(dim=last_width(widths))
         self.in_features = in_features

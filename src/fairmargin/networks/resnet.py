@@ -20,7 +20,9 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(self, in_channels: int, width: int, stride: int, downsample: nn.Module, act: nn.Module) -> None:
+    def __init__(
+        self, in_channels: int, width: int, stride: int, downsample: nn.Module, act: nn.Module
+    ) -> None:
         super().__init__()
         self.conv1 = Conv2d(in_channels, width, 3, stride=stride, padding=1, bias=False)
         self.bn1 = BatchNorm2d(width)
@@ -39,7 +41,9 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, in_channels: int, width: int, stride: int, downsample: nn.Module, act: nn.Module) -> None:
+    def __init__(
+        self, in_channels: int, width: int, stride: int, downsample: nn.Module, act: nn.Module
+    ) -> None:
         super().__init__()
         out = width * self.expansion
         self.conv1 = Conv2d(in_channels, width, 1, bias=False)
@@ -84,10 +88,15 @@ class PaddedShortcut(nn.Module):
 
 def projected_shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     """Option B of He et al."""
-    return nn.Sequential(Conv2d(in_channels, out_channels, 1, stride=stride, bias=False), BatchNorm2d(out_channels))
+    return nn.Sequential(
+        Conv2d(in_channels, out_channels, 1, stride=stride, bias=False), BatchNorm2d(out_channels)
+    )
 
 
-SHORTCUTS = {"projection": projected_shortcut, "padding": PaddedShortcut}  # where a block changes the shape
+SHORTCUTS = {
+    "projection": projected_shortcut,
+    "padding": PaddedShortcut,
+}  # where a block changes the shape
 
 
 class ResNet(Encoder):
@@ -111,7 +120,9 @@ class ResNet(Encoder):
     ) -> None:
         super().__init__(dim=last_width(widths) * block.expansion)
         if len(widths) != len(depths):
-            raise ValueError(f"widths must hold {len(depths)} numbers, one for each stage; got {list(widths)}")
+            raise ValueError(
+                f"widths must hold {len(depths)} numbers, one for each stage; got {list(widths)}"
+            )
         check_choice(stem, "ResNet stem", ("imagenet", "cifar"))
         check_choice(shortcut, "ResNet shortcut", SHORTCUTS)
         channels = widths[0]
@@ -151,7 +162,9 @@ def load_published(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> None
     """
     given = {name: value for name, value in state_dict.items() if not name.startswith("fc.")}
     own = encoder.state_dict()
-    counters = {name for name in own if name.endswith(".num_batches_tracked")}  # old weights have none
+    counters = {
+        name for name in own if name.endswith(".num_batches_tracked")
+    }  # old weights have none
     problems = {
         "missing": sorted(own.keys() - given.keys() - counters),
         "unexpected": sorted(given.keys() - own.keys()),
@@ -162,7 +175,9 @@ def load_published(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> None
         ],
     }
     if any(problems.values()):
-        found = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in problems.items() if names)
+        found = "; ".join(
+            f"{kind}: {', '.join(names)}" for kind, names in problems.items() if names
+        )
         raise ValueError(
             f"these weights do not fit {type(encoder).__name__}. {found}. Build the depth and stem they were trained "
             "with, and remove prefixes such as 'module.' from their names"

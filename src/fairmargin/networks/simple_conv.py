@@ -46,7 +46,9 @@ class SimpleConvNet(Encoder):
                     BatchNorm2d(width),
                     activation(name),
                 )
-                for before, width, step, name in zip(inputs, widths, strides, activations, strict=True)
+                for before, width, step, name in zip(
+                    inputs, widths, strides, activations, strict=True
+                )
             )
         )
         self.init_convolutions()

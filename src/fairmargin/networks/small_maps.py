@@ -69,15 +69,21 @@ def windows_conv2d(images: Tensor, weight: Tensor, *, stride: int = 1, padding: 
     k = weight.shape[2]
     sides = images.shape[2:]
     if min(sides) + 2 * padding < k:
-        raise ValueError(f"a {k}×{k} kernel with padding {padding} does not fit into {sides[0]}×{sides[1]} pixels")
+        raise ValueError(
+            f"a {k}×{k} kernel with padding {padding} does not fit into {sides[0]}×{sides[1]} pixels"
+        )
     if padding >= k:
         raise ValueError(f"the padding must be below {k} for a {k}×{k} kernel; got {padding}")
     if not images.numel():
         return F.conv2d(images, weight, stride=stride, padding=padding)
-    return _Windows.apply(images.permute(2, 3, 1, 0).contiguous(), weight, stride, padding).permute(3, 2, 0, 1)
+    return _Windows.apply(images.permute(2, 3, 1, 0).contiguous(), weight, stride, padding).permute(
+        3, 2, 0, 1
+    )
 
 
-def samples_last_conv2d(images: Tensor, weight: Tensor, *, stride: int = 1, padding: int = 0) -> Tensor:
+def samples_last_conv2d(
+    images: Tensor, weight: Tensor, *, stride: int = 1, padding: int = 0
+) -> Tensor:
     """F.conv2d(images, weight, stride, padding), PyTorch's own, with its result in the memory order [H, W, O, N]."""
     if not images.numel():
         return F.conv2d(images, weight, stride=stride, padding=padding)
@@ -114,7 +120,9 @@ class Axis(NamedTuple):
 @torch.inference_mode(False)  # they are kept, and an evaluation may be the first to need them
 def _axis(side: int, dtype: torch.dtype, device: torch.device) -> Axis:
     """The tiles along an axis of `side` pixels."""
-    a, g, b = (matrix.to(device, dtype) for matrix in (_matrices_of_2() if side == 2 else _matrices()))
+    a, g, b = (
+        matrix.to(device, dtype) for matrix in (_matrices_of_2() if side == 2 else _matrices())
+    )
     if side == 2:
         return Axis((Part(slice(0, 2), slice(0, 2), b, a),), g)
     parts = []
@@ -276,7 +284,8 @@ def _plan(sides: tuple[int, int], c: int, k: int, stride: int, padding: int) -> 
         first_row, first_column = top + used[0].start, left + used[1].start
         columns = slice((pixels.start - first_column) * c, (pixels.stop - first_column) * c)
         meetings += [
-            Meeting((p, q), line, pixels, line - first_row, columns, is_first=line == lines[0]) for line in lines
+            Meeting((p, q), line, pixels, line - first_row, columns, is_first=line == lines[0])
+            for line in lines
         ]
     return Plan((len(down), len(across)), (used[0], used[1]), meetings)
 
@@ -307,7 +316,9 @@ class _Windows(torch.autograd.Function):
         x, w = ctx.saved_tensors
         wants_x, wants_w = ctx.needs_input_grad[:2]
         if torch.is_grad_enabled():  # this gradient may be differentiated again
-            found = _direct_gradients(x, w, gradients[0], (wants_x, wants_w), ctx.stride, ctx.padding)
+            found = _direct_gradients(
+                x, w, gradients[0], (wants_x, wants_w), ctx.stride, ctx.padding
+            )
             return *found, None, None
         dy = gradients[0].contiguous()
         (h, wide, c, n), (o, _, k, _) = x.shape, w.shape
@@ -372,7 +383,9 @@ class _MaxPool(torch.autograd.Function):
             maps, back = (t.permute(3, 2, 0, 1) for t in (x, dy))
             sizes = [3, 3], [2, 2], [1, 1], [1, 1], False
             _, where = torch.ops.aten.max_pool2d_with_indices(maps, *sizes)
-            dx = torch.ops.aten.max_pool2d_with_indices_backward(back.contiguous(), maps.contiguous(), *sizes, where)
+            dx = torch.ops.aten.max_pool2d_with_indices_backward(
+                back.contiguous(), maps.contiguous(), *sizes, where
+            )
             return (dx.permute(2, 3, 1, 0),)
         d_lines, dx = torch.empty_like(lines), torch.empty_like(x)
         _to_largest(dy.contiguous(), lines, y, d_lines)
@@ -408,6 +421,16 @@ def _direct_gradients(
     """The gradients by PyTorch's own convolutions, which autograd can differentiate."""
     images, back = (t.permute(3, 2, 0, 1) for t in (x, dy))
     dx, dw, _ = torch.ops.aten.convolution_backward(
-        back, images, w, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, [*wanted, False]
+        back,
+        images,
+        w,
+        None,
+        [stride] * 2,
+        [padding] * 2,
+        [1, 1],
+        False,
+        [0, 0],
+        1,
+        [*wanted, False],
     )
     return dx.permute(2, 3, 1, 0) if wanted[0] else None, dw if wanted[1] else None

@@ -16,8 +16,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 WIDTH = 360
-THUMBNAIL = 96  # pixels; larger images are reduced to this, smaller ones are enlarged by the browser
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2", "12 3", "6 2 1 2")  # a second cue beside the colour
+THUMBNAIL = (
+    96  # pixels; larger images are reduced to this, smaller ones are enlarged by the browser
+)
+DASHES = (
+    "",
+    "7 3",
+    "2 3",
+    "9 3 2 3",
+    "4 2",
+    "1 2",
+    "12 3",
+    "6 2 1 2",
+)  # a second cue beside the colour
 
 LOW_TO_HIGH = {  # accuracy 0, ½, 1 on a light and on a dark page
     "light": ("#f1f4f9", "#84b1de", "#0c3a75"),
@@ -47,15 +58,27 @@ def short(name: str, letters: int) -> str:
     return name if len(name) <= letters else name[: letters - 1] + "…"
 
 
-def svg(width: float, height: float, label: str, parts: Iterable[Markup], kind: str = "chart") -> Markup:
+def svg(
+    width: float, height: float, label: str, parts: Iterable[Markup], kind: str = "chart"
+) -> Markup:
     head = Markup('<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
-    return head.format(kind, number(width), number(height), label) + Markup("").join(parts) + Markup("</svg>")
+    return (
+        head.format(kind, number(width), number(height), label)
+        + Markup("").join(parts)
+        + Markup("</svg>")
+    )
 
 
 def _text(x: float, y: float, content: str, kind: str = "", turn: float = 0) -> Markup:
-    turned = Markup(' transform="rotate({} {} {})"').format(number(turn), number(x), number(y)) if turn else ""
+    turned = (
+        Markup(' transform="rotate({} {} {})"').format(number(turn), number(x), number(y))
+        if turn
+        else ""
+    )
     classed = Markup(' class="{}"').format(kind) if kind else ""
-    return Markup('<text x="{}" y="{}"{}{}>{}</text>').format(number(x), number(y), classed, turned, content)
+    return Markup('<text x="{}" y="{}"{}{}>{}</text>').format(
+        number(x), number(y), classed, turned, content
+    )
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
@@ -63,7 +86,9 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"/>').format(*place, kind)
 
 
-def _path(points: Iterable[tuple[float, float]], kind: str, dash: str = "", close: bool = False) -> Markup:
+def _path(
+    points: Iterable[tuple[float, float]], kind: str, dash: str = "", close: bool = False
+) -> Markup:
     d = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points) + ("Z" if close else "")
     dashed = Markup(' stroke-dasharray="{}"').format(dash) if dash else ""
     return Markup('<path d="{}" class="{}"{}/>').format(d, kind, dashed)
@@ -80,7 +105,9 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def thin_bar(value: float, low: float | None, high: float | None, reference: float | None = None) -> Markup:
+def thin_bar(
+    value: float, low: float | None, high: float | None, reference: float | None = None
+) -> Markup:
     """A bar from 0 to 1 that stretches with its place; beside it stands the number, so it is hidden from screen readers."""
     parts = [Markup('<rect class="track" width="100" height="8"/>')]
     parts.append(Markup('<rect class="bar" width="{}" height="8"/>').format(f"{100 * value:.2f}"))
@@ -89,8 +116,14 @@ def thin_bar(value: float, low: float | None, high: float | None, reference: flo
         interval = Markup('<rect class="interval" x="{}" y="2.6" width="{}" height="2.8"/>')
         parts.append(interval.format(f"{100 * low:.2f}", f"{100 * (high - low):.2f}"))
     if reference is not None:
-        parts.append(Markup('<rect class="reference" x="{}" width=".35" height="8"/>').format(f"{100 * reference:.2f}"))
-    head = Markup('<svg class="thin" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">')
+        parts.append(
+            Markup('<rect class="reference" x="{}" width=".35" height="8"/>').format(
+                f"{100 * reference:.2f}"
+            )
+        )
+    head = Markup(
+        '<svg class="thin" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+    )
     return head + Markup("").join(parts) + Markup("</svg>")
 
 
@@ -117,14 +150,20 @@ def heat_map(cells: Cells, label: str) -> Markup:
     tops = [short(name, 13) for name in cells.columns]
     left = 10 + 5.8 * max(map(len, names))
     turned = max(map(len, tops)) * 5.6 > (WIDTH - left) / columns
-    over = max(0.0, 4.1 * len(tops[-1]) - 10) if turned else 0.0  # how far the last turned name leans out
+    over = (
+        max(0.0, 4.1 * len(tops[-1]) - 10) if turned else 0.0
+    )  # how far the last turned name leans out
     wide = min((WIDTH - left - 2 - over) / columns, 84)
     tall = min(max(wide, 15), 30) if columns > 4 else 46
     top = 12 + 4.4 * max(map(len, tops)) if turned else 20
     parts = []
     for j, name in enumerate(tops):
         x = left + (j + 0.5) * wide
-        parts.append(_text(x + 3, top - 5, name, "start", -48) if turned else _text(x, top - 7, name, "middle"))
+        parts.append(
+            _text(x + 3, top - 5, name, "start", -48)
+            if turned
+            else _text(x, top - 7, name, "middle")
+        )
     outlines = []  # frames are drawn last, so that no neighbour covers them
     for i, name in enumerate(names):
         y = top + i * tall
@@ -135,20 +174,28 @@ def heat_map(cells: Cells, label: str) -> Markup:
             if cells.aligned[i, j]:
                 outlines.append(_box("aligned", *place, inset=0.6))
     return svg(
-        max(WIDTH, left + columns * wide + 2 + over), top + rows * tall + 2, label, [*parts, *outlines], "chart heat"
+        max(WIDTH, left + columns * wide + 2 + over),
+        top + rows * tall + 2,
+        label,
+        [*parts, *outlines],
+        "chart heat",
     )
 
 
 def _box(kind: str, x: float, y: float, wide: float, tall: float, inset: float = 1.0) -> Markup:
     place = (number(v) for v in (x + inset, y + inset, wide - 2 * inset, tall - 2 * inset))
-    return Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="2"/>').format(kind, *place)
+    return Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="2"/>').format(
+        kind, *place
+    )
 
 
 def _cell(cells: Cells, i: int, j: int, place: tuple[float, float, float, float]) -> Markup:
     x, y, wide, tall = place
     n, right = int(cells.n[i, j]), int(cells.correct[i, j])
     seen = None if cells.train is None else int(cells.train[i, j])
-    told = f"{cells.rows[i]}, {cells.columns[j]}: " + (f"{right} of {n} right" if n else "no test sample")
+    told = f"{cells.rows[i]}, {cells.columns[j]}: " + (
+        f"{right} of {n} right" if n else "no test sample"
+    )
     told += "" if seen is None else f"; {seen:,} in training"
     inside = [Markup("<title>{}</title>").format(told)]
     step = heat_step(right / n) if n else None
@@ -165,15 +212,20 @@ def _cell(cells: Cells, i: int, j: int, place: tuple[float, float, float, float]
             inside.append(_text(x + wide / 2, y + tall / 2 + 12, f"train {seen:,}", ink + " tiny"))
     if seen == 0:
         dot = Markup('<circle class="unseen{}" cx="{}" cy="{}" r="1.6"/>')
-        inside.append(dot.format("" if step is None else f" i{step}", number(x + wide - 5), number(y + 5)))
+        inside.append(
+            dot.format("" if step is None else f" i{step}", number(x + wide - 5), number(y + 5))
+        )
     return Markup("<g>") + Markup("").join(inside) + Markup("</g>")
 
 
 def heat_legend() -> Markup:
     boxes = [
-        Markup('<rect class="h{}" x="{}" width="10.3" height="10"/>').format(k, number(10 * k)) for k in range(STEPS)
+        Markup('<rect class="h{}" x="{}" width="10.3" height="10"/>').format(k, number(10 * k))
+        for k in range(STEPS)
     ]
-    head = Markup('<svg class="key" viewBox="0 0 110 10" width="110" height="10" aria-hidden="true">')
+    head = Markup(
+        '<svg class="key" viewBox="0 0 110 10" width="110" height="10" aria-hidden="true">'
+    )
     return head + Markup("").join(boxes) + Markup("</svg>")
 
 
@@ -212,12 +264,20 @@ def histograms(
             y = bottom - share[k] / (tallest or 1) * (bottom - top)
             steps += [(across(edges[k]), y), (across(edges[k + 1]), y)]
         steps.append((steps[-1][0], bottom))
-        parts.append(_path(steps, f"{'area' if one.filled else 'outline'} {one.kind}", "" if one.filled else "5 2.5"))
+        parts.append(
+            _path(
+                steps,
+                f"{'area' if one.filled else 'outline'} {one.kind}",
+                "" if one.filled else "5 2.5",
+            )
+        )
     for one in sets:
         if one.mean is not None and low <= one.mean <= high:
             x, tip = across(one.mean), 3.6
             below = [(x, bottom - 1), (x - tip, bottom + 6), (x + tip, bottom + 6)]
-            parts.append(_path(below, f"mean {one.kind} {'full' if one.filled else 'hollow'}", close=True))
+            parts.append(
+                _path(below, f"mean {one.kind} {'full' if one.filled else 'hollow'}", close=True)
+            )
     parts.append(_text((left + right) / 2, height - 2, "cosine similarity", "middle axis-name"))
     return svg(WIDTH, height, label, parts)
 
@@ -234,14 +294,23 @@ def is_square(k: int) -> bool:
     return (k + k // 10) % 2 == 1
 
 
-def scatter(points: Array, category: NDArray[np.integer], names: Sequence[str], label: str) -> Markup:
+def scatter(
+    points: Array, category: NDArray[np.integer], names: Sequence[str], label: str
+) -> Markup:
     """One path of dots per category; −1 is "unknown"."""
     size, edge = 320.0, 8.0
     parts = []
     for k in [int(k) for k in np.unique(category)]:
         mine = points[category == k]
-        dots = "".join(f"M{number(edge + x * (size - 16))} {number(edge + (1 - y) * (size - 16))}h0" for x, y in mine)
-        name, colour = ("unknown", "var(--faint)") if k < 0 else (names[k], category_colour(k, names[k], names))
+        dots = "".join(
+            f"M{number(edge + x * (size - 16))} {number(edge + (1 - y) * (size - 16))}h0"
+            for x, y in mine
+        )
+        name, colour = (
+            ("unknown", "var(--faint)")
+            if k < 0
+            else (names[k], category_colour(k, names[k], names))
+        )
         shape = "square" if k >= 0 and is_square(k) else "round"
         head = Markup(
             '<path class="dots" data-c="{}" stroke-linecap="{}" style="stroke:{}" d="{}"><title>{}</title></path>'
@@ -300,7 +369,9 @@ def curves(
         dots = [place(x, y) for x, y in thinned(line.x, line.y)]
         if len(dots) == 1:
             parts.append(
-                Markup('<circle class="point {}" cx="{}" cy="{}" r="3"/>').format(line.kind, *map(number, dots[0]))
+                Markup('<circle class="point {}" cx="{}" cy="{}" r="3"/>').format(
+                    line.kind, *map(number, dots[0])
+                )
             )
         elif dots:
             parts.append(_path(dots, f"line {line.kind}", line.dash))
@@ -311,12 +382,18 @@ def thinned(x: Sequence[float], y: Sequence[float], most: int = 300) -> list[tup
     """At most `most` points: each the mean of a run of neighbours."""
     if len(x) <= most:
         return list(zip(x, y, strict=True))
-    parts = zip(np.array_split(np.asarray(x, float), most), np.array_split(np.asarray(y, float), most), strict=True)
+    parts = zip(
+        np.array_split(np.asarray(x, float), most),
+        np.array_split(np.asarray(y, float), most),
+        strict=True,
+    )
     return [(float(a.mean()), float(b.mean())) for a, b in parts]
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:
-    low = min(low, 0.0) if low > -0.25 * abs(high) else low  # a loss is read against zero unless it is far below
+    low = (
+        min(low, 0.0) if low > -0.25 * abs(high) else low
+    )  # a loss is read against zero unless it is far below
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
@@ -341,7 +418,10 @@ def reliability(bins: Sequence[Bin], label: str) -> Markup:
     parts = []
     for v in (0.0, 0.5, 1.0):
         (x, _), (_, y) = place(v, 0), place(0, v)
-        parts += [_line(left, y, right, y, "grid"), _text(left - 5, y + 3.5, f"{100 * v:.0f} %", "end")]
+        parts += [
+            _line(left, y, right, y, "grid"),
+            _text(left - 5, y + 3.5, f"{100 * v:.0f} %", "end"),
+        ]
         parts.append(_text(x, bottom + 14, f"{100 * v:.0f} %", "end" if v == 1 else "middle"))
     parts.append(_path([place(0, 0), place(1, 1)], "diagonal", "4 3"))
     most = max((b.n for b in bins), default=1)

@@ -14,7 +14,9 @@ from fairmargin.report.words import count, percent, unbroken, whole
 WORST = 8  # rows of the group table that are not folded away
 
 
-def write_report(runs: Sequence[Path], target: Path, *, title: str | None = None, story: str | None = None) -> Path:
+def write_report(
+    runs: Sequence[Path], target: Path, *, title: str | None = None, story: str | None = None
+) -> Path:
     """Write one HTML page about the runs to `target` and return its path.
 
     Args:
@@ -26,9 +28,13 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str | None = None
             gives the label away in the training and in the test images.
     """
     if not runs:
-        raise ValueError('a report needs at least one run folder and got none; make one with "fairmargin train"')
+        raise ValueError(
+            'a report needs at least one run folder and got none; make one with "fairmargin train"'
+        )
     if target.is_dir():
-        raise ValueError(f"{target} is a folder; give the file to write, such as {target / 'report.html'}")
+        raise ValueError(
+            f"{target} is a folder; give the file to write, such as {target / 'report.html'}"
+        )
     folders = list(dict.fromkeys(Path(folder).resolve() for folder in runs))
     read = [read_run(folder) for folder in folders]
     html = render(read, title=title, story=story)
@@ -41,7 +47,13 @@ def render(runs: Sequence[Run], *, title: str | None = None, story: str | None =
     finished = [run for run in runs if run.finished]
     parts = parts_of(finished)
     environment = template.environment("fairmargin.report")
-    environment.filters |= {"percent": percent, "whole": whole, "count": count, "unbroken": unbroken, "bar": bar}
+    environment.filters |= {
+        "percent": percent,
+        "whole": whole,
+        "count": count,
+        "unbroken": unbroken,
+        "bar": bar,
+    }
     told = [paragraph.strip() for paragraph in (story or "").split("\n\n") if paragraph.strip()]
     sections = [_section(f"d{k}", part) for k, part in enumerate(parts)]
     return environment.get_template("page.html").render(
@@ -56,7 +68,9 @@ def render(runs: Sequence[Run], *, title: str | None = None, story: str | None =
 def _section(prefix: str, part: Part) -> dict[str, Any]:
     few = part.charted  # whose charts there are; tables have all
     lowest = charts.lowest_similarity(few)
-    calibration = [figure for group in few.groups if (figure := charts.calibration(prefix, few, group))]
+    calibration = [
+        figure for group in few.groups if (figure := charts.calibration(prefix, few, group))
+    ]
     groups, scores, warnings = tables.group_rows(few), tables.scores(part), tables.warnings(part)
     return {
         "id": prefix,
@@ -72,7 +86,9 @@ def _section(prefix: str, part: Part) -> dict[str, Any]:
         "small_numbers": words.small_numbers(part),
         "judge": words.JUDGES.get(part.headline[0], part.headline[0]),
         "table": tables.rows(part, [part.headline[0]]),
-        "others": tables.rows(part, [name for name in part.classifiers if name != part.headline[0]]),
+        "others": tables.rows(
+            part, [name for name in part.classifiers if name != part.headline[0]]
+        ),
         "extra": tables.extra_rows(part),
         "records": tables.record_rows(part),
         "facts": _facts(part),
@@ -82,7 +98,9 @@ def _section(prefix: str, part: Part) -> dict[str, Any]:
         "many_seeds": any(len(group.runs) > 1 for group in part.groups),
         "examples": tables.examples(prefix, few),
         "cells": [charts.cells_figure(prefix, few, group) for group in few.groups],
-        "similarity": [figure for group in few.groups if (figure := charts.similarity(prefix, group, lowest))],
+        "similarity": [
+            figure for group in few.groups if (figure := charts.similarity(prefix, group, lowest))
+        ],
         "maps": [figure for group in few.groups for figure in charts.maps(prefix, few, group)],
         "curves": charts.accuracy_curves(prefix, few),
         "terms": [figure for group in few.groups for figure in charts.term_curves(prefix, group)],
@@ -101,7 +119,8 @@ def _bars(part: Part) -> list[dict[str, Any]]:
     chance = 1 / len(part.class_names)
     rows = [(group, part.headline_of(group)) for group in part.groups]
     return [
-        {"group": group, "at": at, "bar": figures.thin_bar(at.value, at.low, at.high, chance)} for group, at in rows
+        {"group": group, "at": at, "bar": figures.thin_bar(at.value, at.low, at.high, chance)}
+        for group, at in rows
     ]
 
 
@@ -117,8 +136,15 @@ def _facts(part: Part) -> list[tuple[str, str]]:
     if part.bias_names:
         facts.append((count(len(part.bias_names)), "values of the bias"))
     if part.aligned is not None and part.counts is not None and part.counts.sum():
-        facts.append((whole(part.counts[part.aligned].sum() / part.counts.sum()), "follow the shortcut in training"))
-    facts.append(("–".join(str(n) for n in {seeds[0]: 0, seeds[-1]: 0}), "seed" if seeds == [1] else "seeds"))
+        facts.append(
+            (
+                whole(part.counts[part.aligned].sum() / part.counts.sum()),
+                "follow the shortcut in training",
+            )
+        )
+    facts.append(
+        ("–".join(str(n) for n in {seeds[0]: 0, seeds[-1]: 0}), "seed" if seeds == [1] else "seeds")
+    )
     return facts
 
 

@@ -86,11 +86,17 @@ class Run:
 
     @property
     def method(self) -> str:
-        return str(self.result.get("method") or self.config.get("method", {}).get("name", "unknown method"))
+        return str(
+            self.result.get("method") or self.config.get("method", {}).get("name", "unknown method")
+        )
 
     @property
     def dataset(self) -> str:
-        named = self.data.get("name") or self.result.get("dataset") or self.config.get("data", {}).get("name")
+        named = (
+            self.data.get("name")
+            or self.result.get("dataset")
+            or self.config.get("data", {}).get("name")
+        )
         return str(named or "unknown dataset")
 
     @property
@@ -119,7 +125,9 @@ def read_run(folder: Path) -> Run:
     """The text files of a run folder; arrays are read when they are asked for."""
     config = folder / "config.toml"
     if not config.is_file():
-        raise ValueError(f"{folder} is not a run folder: it has no config.toml. Give a folder that a training wrote")
+        raise ValueError(
+            f"{folder} is not a run folder: it has no config.toml. Give a folder that a training wrote"
+        )
     text = config.read_text(encoding="utf-8")
     try:
         settings = tomllib.loads(text)
@@ -130,9 +138,17 @@ def read_run(folder: Path) -> Run:
     result = _json(folder / "result.json")
     data = _json(folder / "data.json")
     if result and not data:
-        raise ValueError(f"{folder} has a result.json and no data.json: it is not whole. Copy the run folder again")
+        raise ValueError(
+            f"{folder} has a result.json and no data.json: it is not whole. Copy the run folder again"
+        )
     return Run(
-        folder, settings, text, _json(folder / "environment.json"), data, _events(folder / "metrics.jsonl"), result
+        folder,
+        settings,
+        text,
+        _json(folder / "environment.json"),
+        data,
+        _events(folder / "metrics.jsonl"),
+        result,
     )
 
 
@@ -146,7 +162,9 @@ def _json(path: Path) -> dict[str, Any]:
             f"{path} is not valid JSON: {error}. Copy the run folder again, or leave this run out"
         ) from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__} and should hold an object; it is not a run's file")
+        raise ValueError(
+            f"{path} holds a {type(content).__name__} and should hold an object; it is not a run's file"
+        )
     return content
 
 
@@ -192,8 +210,16 @@ class Group:
         return [judged for run in self.runs if (judged := run.judged(classifier))]
 
     def accuracy(self, classifier: str, name: str) -> "Estimate | None":
-        found = [judged["accuracy"][name] for judged in self.judged(classifier) if name in judged["accuracy"]]
-        return estimate([one["value"] for one in found], found[0].get("low"), found[0].get("high")) if found else None
+        found = [
+            judged["accuracy"][name]
+            for judged in self.judged(classifier)
+            if name in judged["accuracy"]
+        ]
+        return (
+            estimate([one["value"] for one in found], found[0].get("low"), found[0].get("high"))
+            if found
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -206,7 +232,9 @@ class Estimate:
     spread: float | None = None
 
 
-def estimate(values: Sequence[float | None], low: float | None = None, high: float | None = None) -> Estimate | None:
+def estimate(
+    values: Sequence[float | None], low: float | None = None, high: float | None = None
+) -> Estimate | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -260,7 +288,9 @@ class Part:
         found = group.accuracy(*self.headline)
         if found is None:
             where = ", ".join(str(run.folder) for run in group.runs)
-            raise ValueError(f"{where}: result.json has no {' '.join(self.headline)} accuracy; evaluate the run again")
+            raise ValueError(
+                f"{where}: result.json has no {' '.join(self.headline)} accuracy; evaluate the run again"
+            )
         return found
 
     @cached_property
@@ -272,12 +302,18 @@ class Part:
             for judged in run.result["test"].values()
             for name in judged["accuracy"]
         }
-        return [name for name in MEANINGS if name in named] + [name for name in named if name not in MEANINGS]
+        return [name for name in MEANINGS if name in named] + [
+            name for name in named if name not in MEANINGS
+        ]
 
     @cached_property
     def classifiers(self) -> list[str]:
-        named = {name: None for group in self.groups for run in group.runs for name in run.result["test"]}
-        return [name for name in CLASSIFIERS if name in named] + [name for name in named if name not in CLASSIFIERS]
+        named = {
+            name: None for group in self.groups for run in group.runs for name in run.result["test"]
+        }
+        return [name for name in CLASSIFIERS if name in named] + [
+            name for name in named if name not in CLASSIFIERS
+        ]
 
     @property
     def class_names(self) -> list[str]:
@@ -320,7 +356,9 @@ def parts_of(runs: Sequence[Run]) -> list[Part]:
     charted = {group.name for part in parts for group in part.charted.groups}
     drawn = [name for name in order if name in charted]
     colours = dict.fromkeys(order, REST) | {name: k % COLOURS for k, name in enumerate(drawn)}
-    look: Callable[[Group], Group] = lambda group: replace(group, colour=colours[group.name], slug=slugs[group.name])
+    look: Callable[[Group], Group] = lambda group: replace(
+        group, colour=colours[group.name], slug=slugs[group.name]
+    )
     return [replace(part, groups=[look(group) for group in part.in_order]) for part in parts]
 
 
@@ -346,7 +384,9 @@ def _alike(runs: Sequence[Run], settings: Callable[[Run], dict[str, Any]]) -> li
 def _data_settings(run: Run) -> dict[str, Any]:
     """What makes two datasets the same one."""
     options = {
-        name: value for name, value in _settings(run).items() if name.startswith("data.") and name not in OF_THE_METHOD
+        name: value
+        for name, value in _settings(run).items()
+        if name.startswith("data.") and name not in OF_THE_METHOD
     }
     facts = {name: run.data.get(name) for name in ("class_names", "bias_names", "image_shape")}
     return {"dataset": run.dataset, **options, **facts}
@@ -408,7 +448,8 @@ def _slugs(names: Iterable[str]) -> dict[str, str]:
     slugs: dict[str, str] = {}
     for name in names:
         plain = "".join(
-            letter if letter.isascii() and letter.isalnum() else "-" for letter in name.replace("ε", "eps").lower()
+            letter if letter.isascii() and letter.isalnum() else "-"
+            for letter in name.replace("ε", "eps").lower()
         )
         slug = "-".join(part for part in plain.split("-") if part) or "method"
         slugs[name] = slug if slug not in slugs.values() else f"{slug}-{len(slugs)}"

@@ -13,7 +13,11 @@ from fairmargin.report.charts import pooled_groups
 from fairmargin.report.runs import CLASSIFIERS, Estimate, Group, Part, Run, estimate, method_name
 from fairmargin.report.words import count
 
-RECORDS = {"last": "last", "best-on-validation": "best on validation", "best-on-test": "best on test"}
+RECORDS = {
+    "last": "last",
+    "best-on-validation": "best on validation",
+    "best-on-test": "best on test",
+}
 SHOWN = 8  # example images of a kind
 
 
@@ -35,8 +39,13 @@ def extra_rows(part: Part) -> list[dict[str, Any]]:
     """Further test sets, by the headline's classifier."""
     classifier, rows = part.headline[0], []
     for group in part.groups:
-        for name in dict.fromkeys(name for run in group.runs for name in run.result.get("extra_tests") or {}):
-            tested = [(run.result.get("extra_tests") or {}).get(name, {}).get(classifier) for run in group.runs]
+        for name in dict.fromkeys(
+            name for run in group.runs for name in run.result.get("extra_tests") or {}
+        ):
+            tested = [
+                (run.result.get("extra_tests") or {}).get(name, {}).get(classifier)
+                for run in group.runs
+            ]
             found = [judged["accuracy"] for judged in tested if judged]
             values = {}
             for accuracy in part.accuracies:
@@ -53,7 +62,11 @@ def record_rows(part: Part) -> list[dict[str, Any]]:
     rows = []
     for group in part.groups:
         for name, shown in RECORDS.items():
-            found = [run.result["records"][name] for run in group.runs if (run.result.get("records") or {}).get(name)]
+            found = [
+                run.result["records"][name]
+                for run in group.runs
+                if (run.result.get("records") or {}).get(name)
+            ]
             if not found:
                 continue
             epochs = sorted({record["epoch"] for record in found})
@@ -63,9 +76,15 @@ def record_rows(part: Part) -> list[dict[str, Any]]:
                     "name": shown,
                     "reported": group.first.result.get("reported") == name,
                     "epoch": f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]}–{epochs[-1]}",
-                    "valid": estimate([(record.get("valid") or {}).get(accuracy) for record in found]),
-                    "test": estimate([(record.get("test") or {}).get(accuracy) for record in found]),
-                    "plain": estimate([(record.get("test") or {}).get("plain") for record in found]),
+                    "valid": estimate(
+                        [(record.get("valid") or {}).get(accuracy) for record in found]
+                    ),
+                    "test": estimate(
+                        [(record.get("test") or {}).get(accuracy) for record in found]
+                    ),
+                    "plain": estimate(
+                        [(record.get("test") or {}).get("plain") for record in found]
+                    ),
                 }
             )
     return rows
@@ -78,17 +97,29 @@ def examples(prefix: str, part: Part) -> list[dict[str, Any]]:
     titles = {"aligned": "Following the shortcut", "conflicting": "Contradicting the shortcut"}
     wanted: list[tuple[str, str, str, Group | None]] = []
     wanted += [(f"examples-{kind}", title, kind, None) for kind, title in titles.items()]
-    wanted += [(f"mistakes-{g.slug}", f"Most confident mistakes: {g.name}", "mistake", g) for g in part.groups]
+    wanted += [
+        (f"mistakes-{g.slug}", f"Most confident mistakes: {g.name}", "mistake", g)
+        for g in part.groups
+    ]
     for name, title, kind, group in wanted:
         images = _strip(part, group or part.groups[0], kind, [group] if group else shared)
         if images:
-            strips.append({"id": f"{prefix}-{name}", "name": name, "title": title, "images": images, "group": group})
+            strips.append(
+                {
+                    "id": f"{prefix}-{name}",
+                    "name": name,
+                    "title": title,
+                    "images": images,
+                    "group": group,
+                }
+            )
     return strips
 
 
 def _same_test(a: Run, b: Run) -> bool:
     return all(
-        np.array_equal(a.test.get(name, np.empty(0)), b.test.get(name, np.empty(0))) for name in ("labels", "bias")
+        np.array_equal(a.test.get(name, np.empty(0)), b.test.get(name, np.empty(0)))
+        for name in ("labels", "bias")
     )
 
 
@@ -124,7 +155,12 @@ def _said(part: Part, group: Group, index: int) -> dict[str, Any]:
             shares = np.exp(logits - logits.max())
             confidence = float(shares[k] / shares.sum())
     right = k == int(test["labels"][index])
-    return {"group": group, "predicted": part.class_names[k], "confidence": confidence, "right": right}
+    return {
+        "group": group,
+        "predicted": part.class_names[k],
+        "confidence": confidence,
+        "right": right,
+    }
 
 
 def group_rows(part: Part) -> list[dict[str, Any]]:
@@ -145,14 +181,23 @@ def group_rows(part: Part) -> list[dict[str, Any]]:
                 "train": None if part.counts is None else int(part.counts[i, j]),
                 "aligned": part.aligned is not None and bool(part.aligned[i, j]),
                 "values": values,
-                "order": (reference[1][i, j] / reference[0][i, j], -int(reference[0][i, j]), int(i), int(j)),
+                "order": (
+                    reference[1][i, j] / reference[0][i, j],
+                    -int(reference[0][i, j]),
+                    int(i),
+                    int(j),
+                ),
             }
         )
     return sorted(rows, key=lambda row: row["order"])[:400]
 
 
 def _cell_estimate(
-    part: Part, group: Group, pooled: tuple[NDArray[np.int64], NDArray[np.int64]] | None, i: int, j: int
+    part: Part,
+    group: Group,
+    pooled: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
+    i: int,
+    j: int,
 ) -> Estimate | None:
     """The accuracy of a cell; its interval is known for single runs only."""
     if pooled is None or not pooled[0][i, j]:
@@ -170,8 +215,17 @@ def scores(part: Part) -> list[dict[str, Any]]:
     for group in part.groups:
         judged = group.judged(part.headline[0])
         calibrated = [one["calibration"] for one in judged if one.get("calibration")]
-        scores = {name: estimate([one.get(name) for one in calibrated]) for name in ("ece", "nll", "brier")}
-        rows.append({"group": group, "gap": estimate([one.get("equalised_odds_gap") for one in judged]), **scores})
+        scores = {
+            name: estimate([one.get(name) for one in calibrated])
+            for name in ("ece", "nll", "brier")
+        }
+        rows.append(
+            {
+                "group": group,
+                "gap": estimate([one.get("equalised_odds_gap") for one in judged]),
+                **scores,
+            }
+        )
     measured = any(row[name] is not None for row in rows for name in ("ece", "nll", "brier", "gap"))
     return rows if measured else []
 
@@ -185,7 +239,8 @@ def warnings(part: Part) -> list[dict[str, Any]]:
             sources = [(said, seed) for said in run.result.get("warnings") or ()]
             for classifier, judged in run.result["test"].items():
                 sources += [
-                    (said, [CLASSIFIERS.get(classifier, classifier), *seed]) for said in judged.get("warnings") or ()
+                    (said, [CLASSIFIERS.get(classifier, classifier), *seed])
+                    for said in judged.get("warnings") or ()
                 ]
             for said, source in sources:
                 told = found.setdefault(said, {}).setdefault(group.name, [])
@@ -212,7 +267,9 @@ def repeat(group: Group, run: Run) -> dict[str, Any]:
         else "not recorded"
     )
     versions = [
-        f"{name} {environment[name]}" for name in ("fairmargin", "python", "torch", "numpy") if environment.get(name)
+        f"{name} {environment[name]}"
+        for name in ("fairmargin", "python", "torch", "numpy")
+        if environment.get(name)
     ]
     speeds = [event["images_per_second"] for event in run.steps() if event.get("images_per_second")]
     return {

@@ -41,14 +41,19 @@ def count(number: float) -> str:
 
 def in_sentence(name: str) -> str:
     """ "Cross-entropy" → "cross-entropy"; names with capitals of their own ("SupCon") stay."""
-    return name[0].lower() + name[1:] if name[:1].isupper() and name[1:].split(" ")[0].islower() else name
+    return (
+        name[0].lower() + name[1:]
+        if name[:1].isupper() and name[1:].split(" ")[0].islower()
+        else name
+    )
 
 
 def unbroken(name: str) -> Markup:
     """A name whose words do not break at their hyphens, unless they are too long for a phone."""
     kept = Markup('<span class="unbroken">{}</span>')
     return Markup(" ").join(
-        kept.format(word) if "-" in word and len(word) <= 18 else Markup.escape(word) for word in name.split(" ")
+        kept.format(word) if "-" in word and len(word) <= 18 else Markup.escape(word)
+        for word in name.split(" ")
     )
 
 
@@ -69,13 +74,16 @@ def answer(part: Part) -> Markup:
     name = Markup('<span class="m m{}">{}</span>')
     number = Markup('<b class="m m{}">{}</b>')
     opening = Markup("{}, {} is right {} of the time").format(
-        asked, name.format(worst.colour, unbroken(in_sentence(worst.name))), number.format(worst.colour, said[0])
+        asked,
+        name.format(worst.colour, unbroken(in_sentence(worst.name))),
+        number.format(worst.colour, said[0]),
     )
     if worst is best:
         return opening + "."
     closing = Markup("; {} {}.")
     return opening + closing.format(
-        name.format(best.colour, unbroken(in_sentence(best.name))), number.format(best.colour, said[1])
+        name.format(best.colour, unbroken(in_sentence(best.name))),
+        number.format(best.colour, said[1]),
     )
 
 
@@ -116,7 +124,11 @@ def measure(part: Part) -> str:
 def small_numbers(part: Part) -> str:
     """What stands below the accuracies of the table."""
     at = [part.headline_of(group) for group in part.groups]
-    kinds = ["sample standard deviation over seeds (±)"] if any(one.spread is not None for one in at) else []
+    kinds = (
+        ["sample standard deviation over seeds (±)"]
+        if any(one.spread is not None for one in at)
+        else []
+    )
     if any(one.spread is None and one.low is not None for one in at):
         kinds.append("bootstrap interval of a single run")
     return f"Small numbers: {' or '.join(kinds)}." if kinds else ""
@@ -127,7 +139,10 @@ def selection(part: Part) -> str:
     few = part.charted.groups
     if len(few) == len(part.groups):
         return ""
-    names = ", ".join(in_sentence(group.name) for group in few[:-1]) + f" and {in_sentence(few[-1].name)}"
+    names = (
+        ", ".join(in_sentence(group.name) for group in few[:-1])
+        + f" and {in_sentence(few[-1].name)}"
+    )
     return (
         f"Images and charts are of {len(few)} of the {len(part.groups)} methods, the best and the worst among them: {names}. "
         "The tables have all."
@@ -149,7 +164,9 @@ def story(part: Part) -> str:
         "example. A model can learn that instead of the label."
     )
     test = _test_share(part)
-    return told + ("" if test is None else f" Of the test images {whole(test)} follow this pattern.")
+    return told + (
+        "" if test is None else f" Of the test images {whole(test)} follow this pattern."
+    )
 
 
 def _test_share(part: Part) -> float | None:

@@ -51,10 +51,25 @@ LAPTOP: dict[str, dict[str, Any]] = {
         "evaluate.every": 1,
     },
     "biased-mnist-mini": {"data.valid_fraction": 0.25, "evaluate.every": 0},
-    "corrupted-cifar10": {"data.valid_fraction": 0.0, "train.epochs": 10, "train.steps": "none", "evaluate.every": 2},
+    "corrupted-cifar10": {
+        "data.valid_fraction": 0.0,
+        "train.epochs": 10,
+        "train.steps": "none",
+        "evaluate.every": 2,
+    },
     "bffhq": {"data.valid_fraction": 0.0, "train.epochs": 5, "train.steps": "none"},
-    "cifar10": {"data.valid_fraction": 0.0, "network.name": "resnet20", "train.epochs": 10, "train.batch_size": 256},
-    "cifar100": {"data.valid_fraction": 0.0, "network.name": "resnet20", "train.epochs": 10, "train.batch_size": 256},
+    "cifar10": {
+        "data.valid_fraction": 0.0,
+        "network.name": "resnet20",
+        "train.epochs": 10,
+        "train.batch_size": 256,
+    },
+    "cifar100": {
+        "data.valid_fraction": 0.0,
+        "network.name": "resnet20",
+        "train.epochs": 10,
+        "train.batch_size": 256,
+    },
     "imagenet100": {
         "data.valid_fraction": 0.0,
         "data.size": 64,
@@ -64,11 +79,20 @@ LAPTOP: dict[str, dict[str, Any]] = {
     },
     "imagenet9": {"data.valid_fraction": 0.0, "data.size": 64, "train.epochs": 10},
 }
-GENERIC_LAPTOP = {"optimizer.lr": 0.1, "schedule.warmup_epochs": 1, "train.precision": "float32", "evaluate.every": 0}
+GENERIC_LAPTOP = {
+    "optimizer.lr": 0.1,
+    "schedule.warmup_epochs": 1,
+    "train.precision": "float32",
+    "evaluate.every": 0,
+}
 
 # Linear evaluation: the commands in the README of HobbitLong/SupContrast. The other settings of its main_linear.py are the
 # configuration's defaults: momentum 0.9, no weight decay, the rate × 0.2 after 60, 75 and 90 % of the epochs.
-LINEAR: dict[str, Any] = {"evaluate.linear_lr": 5.0, "evaluate.linear_batch_size": 512, "evaluate.linear_epochs": 100}
+LINEAR: dict[str, Any] = {
+    "evaluate.linear_lr": 5.0,
+    "evaluate.linear_batch_size": 512,
+    "evaluate.linear_epochs": 100,
+}
 LINEAR_LR = {"simclr": 1.0}
 LINEAR_REDUCED: dict[str, dict[str, Any]] = {
     "laptop": {"evaluate.linear_epochs": 10},
@@ -86,7 +110,9 @@ SMOKE: dict[str, Any] = {
 }
 
 
-def changes(budget: str, table: str, dataset: str, method: str, settings: Mapping[str, Any]) -> Changes:
+def changes(
+    budget: str, table: str, dataset: str, method: str, settings: Mapping[str, Any]
+) -> Changes:
     """`settings`: of the cell."""
     check_choice(budget, "budget", BUDGETS)
     judged = _judged(budget, dataset, method)
@@ -95,10 +121,14 @@ def changes(budget: str, table: str, dataset: str, method: str, settings: Mappin
         return Changes(judged | whole)
     if budget == "smoke":
         small = {"data.valid_fraction": 0.1 if dataset == "biased-mnist-mini" else 0.0}
-        small |= {"data.size": 64} if dataset.startswith("imagenet") else {}  # ResNet-50 at 224 pixels needs gigabytes
+        small |= (
+            {"data.size": 64} if dataset.startswith("imagenet") else {}
+        )  # ResNet-50 at 224 pixels needs gigabytes
         return Changes(judged | SMOKE | small | _stages(budget, method))
     if table in SMALL:
-        small = LAPTOP["biased-mnist-mini"] | ({"evaluate.every": 1} if table != "12" else {})  # histograms by epoch
+        small = LAPTOP["biased-mnist-mini"] | (
+            {"evaluate.every": 1} if table != "12" else {}
+        )  # histograms by epoch
         rho = round(1 - MORE_CONFLICTING * (1 - settings["data.rho"]), 4)
         return Changes(judged | small | {"data.rho": rho}, "biased-mnist-mini")
     generic = GENERIC_LAPTOP if dataset in GENERIC else {}
@@ -113,7 +143,9 @@ def _judged(budget: str, dataset: str, method: str) -> dict[str, Any]:
     if dataset not in GENERIC or method in CLASSIFYING:
         return {"evaluate.classifiers": ["own"]}
     own = {"evaluate.linear_lr": LINEAR_LR[method]} if method in LINEAR_LR else {}
-    return {"evaluate.classifiers": ["own", "linear"]} | LINEAR | own | LINEAR_REDUCED.get(budget, {})
+    return (
+        {"evaluate.classifiers": ["own", "linear"]} | LINEAR | own | LINEAR_REDUCED.get(budget, {})
+    )
 
 
 def _stages(budget: str, method: str) -> dict[str, Any]:

@@ -50,7 +50,9 @@ class Task:
 
     def __str__(self) -> str:
         table = self.cell.table
-        return f"{f'Table {table}' if table.isdigit() else table}: {self.cell.name}, seed {self.seed}"
+        return (
+            f"{f'Table {table}' if table.isdigit() else table}: {self.cell.name}, seed {self.seed}"
+        )
 
 
 @dataclass(frozen=True)
@@ -131,15 +133,23 @@ def extra_data_roots(cell: Cell, extra: Sequence[str]) -> list[str]:
     if cell.dataset != "imagenet9":
         return []
     root = data_root(cell.config("paper", 0, extra).data.root)
-    places = {"imagenet_a": root / "imagenet-a"} | ({"stylized": root / "sin"} if cell.method == "sin" else {})
-    return [f"data.{key}={toml.value(str(place))}" for key, place in places.items() if place.is_dir()]
+    places = {"imagenet_a": root / "imagenet-a"} | (
+        {"stylized": root / "sin"} if cell.method == "sin" else {}
+    )
+    return [
+        f"data.{key}={toml.value(str(place))}" for key, place in places.items() if place.is_dir()
+    ]
 
 
 def _capture(task: Task, extra: Sequence[str]) -> Path:
     """The folder with the features of the bias-capturing model, trained now if it is not there."""
-    changes = budgets.changes(task.budget, task.cell.table, task.cell.dataset, "ce", task.cell.settings)
+    changes = budgets.changes(
+        task.budget, task.cell.table, task.cell.dataset, "ce", task.cell.settings
+    )
     own = [f"{key}={toml.value(value)}" for key, value in changes.settings.items()]
-    config = capture.configuration(dataset=task.cell.dataset, capture=CAPTURE, seed=task.seed, overrides=[*own, *extra])
+    config = capture.configuration(
+        dataset=task.cell.dataset, capture=CAPTURE, seed=task.seed, overrides=[*own, *extra]
+    )
     folder = task.out / task.budget / "scores" / task.cell.dataset / f"seed-{task.seed}"
     while True:
         try:

@@ -39,14 +39,25 @@ HISTOGRAMS = (0.0, 0.1, 0.25)  # ε of Figure 5, at the highest ρ
 # The paper's names of methods that have another one here, and what makes them what they are.
 NAMES: dict[str, tuple[str, Settings]] = {
     "vanilla": ("ce", {}),
-    "lm": ("learned-mixin", {"method.entropy_weight": 0.36}),  # clovaai/rebias, from where it came into the table
+    "lm": (
+        "learned-mixin",
+        {"method.entropy_weight": 0.36},
+    ),  # clovaai/rebias, from where it came into the table
     "eps-supinfonce+fairkl:with_head": ("eps-supinfonce+fairkl", {"method.head": "mlp"}),
     "eps-supinfonce+fairkl:without_head": ("eps-supinfonce+fairkl", {}),
     "eps-supinfonce+fairkl_mean": ("eps-supinfonce+fairkl", {"method.divergence": "mean"}),
     "eps-supinfonce+fairkl_full": ("eps-supinfonce+fairkl", {}),
 }
-BEST_EPSILON = {("eps-supcon", "imagenet100"): 0.1, ("eps-supinfonce", "imagenet100"): 0.5}  # Tables 8 and 9; else:
-EPSILON = {"cifar10": 0.25, "cifar100": 0.25, "biased-mnist": 0.5, "bffhq": 0.25}  # of Table 3 it is not printed
+BEST_EPSILON = {
+    ("eps-supcon", "imagenet100"): 0.1,
+    ("eps-supinfonce", "imagenet100"): 0.5,
+}  # Tables 8 and 9; else:
+EPSILON = {
+    "cifar10": 0.25,
+    "cifar100": 0.25,
+    "biased-mnist": 0.5,
+    "bffhq": 0.25,
+}  # of Table 3 it is not printed
 
 # Of DFA's authors, where a column of Table 4 differs from the dataset's preset.
 DFA: dict[tuple[str, str], Settings] = {
@@ -105,8 +116,13 @@ class Cell:
     def folder(self, out: Path, budget: str, seed: int) -> Path:
         """The same for cells of equal configuration."""
         changes = self.changes(budget)
-        own = {key: changes.settings.get(key, value) for key, value in sorted(self.settings.items())}
-        words = [f"{key.partition('.')[2]}={toml.value(value)}".replace('"', "") for key, value in own.items()]
+        own = {
+            key: changes.settings.get(key, value) for key, value in sorted(self.settings.items())
+        }
+        words = [
+            f"{key.partition('.')[2]}={toml.value(value)}".replace('"', "")
+            for key, value in own.items()
+        ]
         place = out / budget / (changes.dataset or self.dataset) / self.method
         return place / (",".join(words) or "preset") / f"seed-{seed}"
 
@@ -127,7 +143,11 @@ class Cell:
     def command(self, budget: str, seeds: Sequence[int] = ()) -> str:
         words = ["fairmargin", "reproduce", self.table, f'--cell "{self.name}"', "--budget", budget]
         first = list(seeds) == list(range(len(seeds)))
-        given = str(len(seeds)) if first else f"{','.join(map(str, seeds))}{',' if len(seeds) == 1 else ''}"
+        given = (
+            str(len(seeds))
+            if first
+            else f"{','.join(map(str, seeds))}{',' if len(seeds) == 1 else ''}"
+        )
         return " ".join([*words, *(["--seeds", given] if seeds else [])])
 
     @property
@@ -139,19 +159,29 @@ def _overrides(settings: Settings) -> list[str]:
     return [f"{key}={toml.value(value)}" for key, value in settings.items()]
 
 
-def cells(what: str, *, pattern: str | None = None, readings: Sequence[str] = tuple(READINGS)) -> list[Cell]:
+def cells(
+    what: str, *, pattern: str | None = None, readings: Sequence[str] = tuple(READINGS)
+) -> list[Cell]:
     """Of a table, a figure, the study of FairKL, or "all"; those whose name `pattern` matches: "*rho=0.99@authors"."""
     check_choice(what, "table or figure", ("all", *EVERYTHING))
     for reading in readings:
         check_choice(reading, "reading", READINGS)
     names = EVERYTHING if what == "all" else [what]
-    found = [cell for name in names for cell in _of(name) if not cell.reading or cell.reading in readings]
+    found = [
+        cell for name in names for cell in _of(name) if not cell.reading or cell.reading in readings
+    ]
     if pattern is None:
         return found
-    chosen = [cell for cell in found if fnmatch(cell.name, pattern) or fnmatch(cell.name.partition("/")[2], pattern)]
+    chosen = [
+        cell
+        for cell in found
+        if fnmatch(cell.name, pattern) or fnmatch(cell.name.partition("/")[2], pattern)
+    ]
     if not chosen:
         shown = "\n  ".join(cell.name for cell in found[:40])
-        raise ValueError(f"--cell {pattern!r} matches nothing of {what}; * stands for anything. There are:\n  {shown}")
+        raise ValueError(
+            f"--cell {pattern!r} matches nothing of {what}; * stands for anything. There are:\n  {shown}"
+        )
     return chosen
 
 
@@ -187,7 +217,9 @@ def _stated(dataset: str, method: str, setting: str) -> Settings:
         settings.pop("method.epsilon", None)  # "eps=0" says that SupCon is its limit
     if not method.endswith("+fairkl"):
         settings.pop("method.lambda", None)  # "lambda=0" says that there is no FairKL
-    settings |= {f"method.{key}": v for key, v in weights().get((dataset, method, setting), {}).items()}
+    settings |= {
+        f"method.{key}": v for key, v in weights().get((dataset, method, setting), {}).items()
+    }
     row = method.removesuffix("+fairkl")
     if row in ROWS and "epsilon" in _options(row) and "method.epsilon" not in settings:
         settings["method.epsilon"] = BEST_EPSILON.get((row, dataset), EPSILON.get(dataset, 0.25))
@@ -221,7 +253,11 @@ def _readings(cell: Cell) -> Iterable[Cell]:
         if cell.needs_scores and reading == "paper":
             own["method.normalize"] = "count"  # the soft bias of 9-Class ImageNet, as it is printed
         if reading == "recommended":
-            own |= {key: value for key, value in RECOMMENDED.items() if key in own or key != "method.epsilon"}
+            own |= {
+                key: value
+                for key, value in RECOMMENDED.items()
+                if key in own or key != "method.epsilon"
+            }
         yield replace(cell, reading=reading, settings=own)
 
 
@@ -230,14 +266,28 @@ def _sweep(rhos: Sequence[float], epsilons: Sequence[float], figure: str) -> Ite
         for rho in rhos:
             for epsilon in epsilons:
                 settings = {"data.rho": rho, "method.epsilon": epsilon}
-                if rho == RHOS[0] and epsilon in HISTOGRAMS:  # so that both figures are drawn from the same runs
+                if (
+                    rho == RHOS[0] and epsilon in HISTOGRAMS
+                ):  # so that both figures are drawn from the same runs
                     settings |= {"evaluate.similarities": True}
-                yield Cell(figure, "biased-mnist", method, method, f"rho={rho};eps={epsilon:g}", "", settings)
+                yield Cell(
+                    figure,
+                    "biased-mnist",
+                    method,
+                    method,
+                    f"rho={rho};eps={epsilon:g}",
+                    "",
+                    settings,
+                )
 
 
 def _study() -> Iterable[Cell]:
     """FairKL's own choices, one changed at a time, in the small regime where several seeds can be afforded."""
-    base = {key: value for key, value in (READINGS["recommended"] | RECOMMENDED).items() if key != "data.sampler"}
+    base = {
+        key: value
+        for key, value in (READINGS["recommended"] | RECOMMENDED).items()
+        if key != "data.sampler"
+    }
     ours = "eps-supinfonce+fairkl"
     for name, change in STUDIED.items():
         yield Cell(STUDY, "biased-mnist-mini", ours, ours, name, "", base | change)
@@ -253,7 +303,10 @@ PLAIN: Settings = {
 }
 CONTROLS: dict[str, tuple[str, Settings]] = {  # what sampling does by itself
     "no-fairkl": ("eps-supinfonce", PLAIN),
-    "no-fairkl;sampler=group-balanced": ("eps-supinfonce", PLAIN | {"data.sampler": "group-balanced"}),
+    "no-fairkl;sampler=group-balanced": (
+        "eps-supinfonce",
+        PLAIN | {"data.sampler": "group-balanced"},
+    ),
     "cross-entropy;sampler=group-balanced": ("group-balanced", {}),
 }
 STUDIED: dict[str, Settings] = {
@@ -268,11 +321,17 @@ STUDIED: dict[str, Settings] = {
     "negatives=false": {"method.negatives": False},
     "divergence=kl;negatives=false": {"method.divergence": "kl", "method.negatives": False},
     "variant=authors": {"method.variant": "authors"},
-    "variant=authors;weighting=released": {"method.variant": "authors", "method.weighting": "released"},
+    "variant=authors;weighting=released": {
+        "method.variant": "authors",
+        "method.weighting": "released",
+    },
     "variant=authors;mean": {"method.variant": "authors", "method.divergence": "mean"},
     "sampler=group-balanced": {"data.sampler": "group-balanced"},
     "sampler=bias-aware": {"data.sampler": "bias-aware"},
     "sampler=class-balanced": {"data.sampler": "class-balanced"},
     "activation=tanh": {"method.last_activation": "tanh"},
-    "authors;sampler=group-balanced": {"method.variant": "authors", "data.sampler": "group-balanced"},
+    "authors;sampler=group-balanced": {
+        "method.variant": "authors",
+        "data.sampler": "group-balanced",
+    },
 }

@@ -76,20 +76,28 @@ def reproduce(
     return failed
 
 
-def write_configs(what: str, *, pattern: str | None, reading: str | None, folder: Path, say: Say) -> None:
+def write_configs(
+    what: str, *, pattern: str | None, reading: str | None, folder: Path, say: Say
+) -> None:
     """Write the chosen cells as configuration files that `fairmargin train` takes."""
     check_choice(what, "table or figure", ("all", *EVERYTHING))
     written = files.write(chosen(what, pattern, reading), folder)
     if not written:
-        raise ValueError(f"{what} has no cell to write; its figure is drawn without runs, or --cell matches none")
-    say(f"{len(written)} configurations below {folder}; run one with: fairmargin train {written[0]}")
+        raise ValueError(
+            f"{what} has no cell to write; its figure is drawn without runs, or --cell matches none"
+        )
+    say(
+        f"{len(written)} configurations below {folder}; run one with: fairmargin train {written[0]}"
+    )
 
 
 def keep_ledger(out: Path, folder: Path, readme: Path | None, say: Say) -> None:
     """Write the ledger from the runs under `out` and the lines it has; and the README's table."""
     lines = ledger.merged(ledger.read(folder / "ledger.csv"), ledger.collect(out, say))
     pages.write(folder, lines)
-    say(f"ledger: {folder / 'ledger.md'}, {sum(bool(line.budget) for line in lines)} of {len(lines)} lines with runs")
+    say(
+        f"ledger: {folder / 'ledger.md'}, {sum(bool(line.budget) for line in lines)} of {len(lines)} lines with runs"
+    )
     if courses := curves.merged(curves.read(folder), curves.collect(out)):
         say(f"runs at the published protocol: {curves.draw(courses, folder).png}")
     if readme is not None:

@@ -15,7 +15,10 @@ from fairmargin.reproduce.campaign import Task, extra_data_roots, synthetic_root
 from fairmargin.runs import build
 
 STEPS = 3  # timed, after one that is not
-BATCH, PIXELS = 32, 2**17  # images, or pixels if that is more: at most so many in a batch, for memory's sake
+BATCH, PIXELS = (
+    32,
+    2**17,
+)  # images, or pixels if that is more: at most so many in a batch, for memory's sake
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,30 @@ def estimates(tasks: Sequence[Task], folder: Path) -> dict[Task, Estimate]:
     found = {}
     for task in tasks:
         config = _config(task, folder)
-        kind = (config.data.name, config.network.name, str(config.network.options), config.method.name)
+        kind = (
+            config.data.name,
+            config.network.name,
+            str(config.network.options),
+            config.method.name,
+        )
         if kind not in rates:
             rates[kind] = _seconds_per_image(config)
         real = task.cell.config(task.budget, task.seed, task.extra)
         whole = real.train.epochs * budgets.TRAINING_IMAGES[real.data.name]
-        images = whole if real.train.steps is None else min(whole, real.train.steps * real.train.batch_size)
+        images = (
+            whole
+            if real.train.steps is None
+            else min(whole, real.train.steps * real.train.batch_size)
+        )
         found[task] = Estimate(images, images * rates[kind])
     return found
 
 
 def _config(task: Task, folder: Path) -> Config:
-    extra = [*task.extra, *synthetic_root(folder, task.cell.config(task.budget, task.seed).data.name)]
+    extra = [
+        *task.extra,
+        *synthetic_root(folder, task.cell.config(task.budget, task.seed).data.name),
+    ]
     extra += extra_data_roots(task.cell, extra)
     config = task.cell.config(task.budget, task.seed, extra)
     return configuration.override(config, ["train.precision=float32"])
@@ -69,4 +84,6 @@ def _seconds_per_image(config: Config) -> float:
         images.append(len(batch))
 
     fit(training, config.train.epochs, steps=STEPS + 1, after_step=note)
-    return statistics.median((b - a) / n for a, b, n in zip(ends, ends[1:], images[1:], strict=False))
+    return statistics.median(
+        (b - a) / n for a, b, n in zip(ends, ends[1:], images[1:], strict=False)
+    )

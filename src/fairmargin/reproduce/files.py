@@ -19,7 +19,10 @@ def path_of(cell: Cell) -> Path:
     table = f"table-{cell.table:0>2}" if cell.table.isdigit() else cell.table
     words = [cell.row.replace(":", "-"), *cell.setting.split(";"), cell.reading]
     several = len({other.dataset for other in cells(cell.table)}) > 1
-    return Path(table) / f"{','.join([*([cell.dataset] if several else []), *filter(None, words)])}.toml"
+    return (
+        Path(table)
+        / f"{','.join([*([cell.dataset] if several else []), *filter(None, words)])}.toml"
+    )
 
 
 def text_of(cell: Cell) -> str:
@@ -29,9 +32,15 @@ def text_of(cell: Cell) -> str:
         f"({f'{number.setting}, ' if number.setting != cell.setting else ''}{number.origin})"
         for number in cell.published
     )
-    opening = [f"# {cell.command('paper')}", f"# Published: {numbers}" if numbers else "# No number is printed."]
+    opening = [
+        f"# {cell.command('paper')}",
+        f"# Published: {numbers}" if numbers else "# No number is printed.",
+    ]
     settings = cell.settings | cell.changes("paper").settings
-    nested: dict[str, dict[str, Any]] = {"data": {"name": cell.dataset}, "method": {"name": cell.method}}
+    nested: dict[str, dict[str, Any]] = {
+        "data": {"name": cell.dataset},
+        "method": {"name": cell.method},
+    }
     for key, value in settings.items():
         section, _, name = key.partition(".")
         nested.setdefault(section, {})[name] = value

@@ -36,7 +36,9 @@ MEASURING = (
     "evaluate.similarities",
     "evaluate.batch_size",
 )  # change no weights
-CLEAR = 2.0  # deviations between two published means that are clearly different, and at least a point
+CLEAR = (
+    2.0  # deviations between two published means that are clearly different, and at least a point
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,15 @@ class Line:
 
     @property
     def key(self) -> tuple[str, ...]:
-        return self.table, self.dataset, self.method, self.setting, self.reading, self.origin, self.budget
+        return (
+            self.table,
+            self.dataset,
+            self.method,
+            self.setting,
+            self.reading,
+            self.origin,
+            self.budget,
+        )
 
 
 def collect(out: Path, say: Say = lambda _: None) -> list[Line]:
@@ -81,18 +91,25 @@ def collect(out: Path, say: Say = lambda _: None) -> list[Line]:
             if budgets.left_out(budget, cell.table, cell.setting):
                 continue
             records = runs_as_planned(cell, out, budget, say)
-            found += [line for number in cell.published if (line := _line(cell, number, budget, records))]
+            found += [
+                line for number in cell.published if (line := _line(cell, number, budget, records))
+            ]
     return found
 
 
 def runs_of(cell: Cell, out: Path, budget: str) -> list[RunRecord]:
     """Of all seeds, in their order; folders of other names are somebody's own."""
-    numbered = {path.name.removeprefix("seed-"): path for path in cell.folder(out, budget, 0).parent.glob("seed-*")}
+    numbered = {
+        path.name.removeprefix("seed-"): path
+        for path in cell.folder(out, budget, 0).parent.glob("seed-*")
+    }
     seeds = sorted((int(number), path) for number, path in numbered.items() if number.isdecimal())
     return [RunRecord.read(path) for _, path in seeds if is_run(path)]
 
 
-def runs_as_planned(cell: Cell, out: Path, budget: str, say: Say = lambda _: None) -> list[RunRecord]:
+def runs_as_planned(
+    cell: Cell, out: Path, budget: str, say: Say = lambda _: None
+) -> list[RunRecord]:
     """Without those made with `--set` into something else than the cell they are named after, or on drawn data unasked."""
     records = []
     for record in runs_of(cell, out, budget):
@@ -152,8 +169,12 @@ def merged(old: Iterable[Line], new: Iterable[Line]) -> list[Line]:
     for cell in (cell for cell in cells("all") if cell.published):
         for number in cell.published:
             empty = _empty(cell, number)
-            mine = [known[key] for budget in KEPT if (key := replace(empty, budget=budget).key) in known]
-            lines += mine or [replace(empty, verdict="not run", note=budgets.why_not_run(cell.dataset))]
+            mine = [
+                known[key] for budget in KEPT if (key := replace(empty, budget=budget).key) in known
+            ]
+            lines += mine or [
+                replace(empty, verdict="not run", note=budgets.why_not_run(cell.dataset))
+            ]
     return judged(lines)
 
 
@@ -173,8 +194,18 @@ def _verdict(line: Line, lines: Sequence[Line]) -> str:
         return "not reproduced"
     if not pairs:
         return "not judged (nothing to compare it with under this budget)"
-    wrong = [other for other in pairs if (line.ours or 0) <= (other.ours or 0) if line.published > other.published]
-    wrong += [other for other in pairs if (line.ours or 0) >= (other.ours or 0) if line.published < other.published]
+    wrong = [
+        other
+        for other in pairs
+        if (line.ours or 0) <= (other.ours or 0)
+        if line.published > other.published
+    ]
+    wrong += [
+        other
+        for other in pairs
+        if (line.ours or 0) >= (other.ours or 0)
+        if line.published < other.published
+    ]
     if not wrong:
         return f"trend reproduced ({len(pairs)} of {len(pairs)} orderings)"
     against = ", ".join(dict.fromkeys(_other(line, other) for other in wrong))
@@ -185,7 +216,9 @@ def _other(line: Line, other: Line) -> str:
     """Its method, with the reading of FairKL; of the same method in Table 12 what differs in its setting."""
     if other.method != line.method:
         return f"{other.method} ({other.reading})" if other.reading else other.method
-    return ";".join(part for part in other.setting.split(";") if part not in line.setting.split(";"))
+    return ";".join(
+        part for part in other.setting.split(";") if part not in line.setting.split(";")
+    )
 
 
 def _facts(line: Line) -> tuple[str, str, str, str]:
@@ -216,7 +249,8 @@ def read(file: Path) -> list[Line]:
     lines = []
     for row in csv.DictReader(io.StringIO(file.read_text("utf-8"))):
         values: dict[str, Any] = {
-            k: (float(v) if v else None) if k in numbers else int(v) if k == "seeds" else v for k, v in row.items()
+            k: (float(v) if v else None) if k in numbers else int(v) if k == "seeds" else v
+            for k, v in row.items()
         }
         lines.append(Line(**values))
     return lines
@@ -227,7 +261,10 @@ def text(lines: Sequence[Line]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, [f.name for f in fields(Line)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: "" if value is None else value for key, value in asdict(line).items()} for line in lines)
+    writer.writerows(
+        {key: "" if value is None else value for key, value in asdict(line).items()}
+        for line in lines
+    )
     return file.getvalue()
 
 

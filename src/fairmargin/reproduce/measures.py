@@ -21,8 +21,15 @@ from fairmargin.runs.folder import RunRecord
 from fairmargin.runtime.files import write_atomically
 
 UNBIASED = "unbiased.json"  # beside a run's result: the UNB of 9-Class ImageNet
-REPORTED = ("linear", "probe", "own", "knn")  # the first of these that a run is judged by (`budgets`)
-CLUSTERS = "clusters/9class_imagenet_val.csv"  # of clovaai/rebias, in the data root or with the images
+REPORTED = (
+    "linear",
+    "probe",
+    "own",
+    "knn",
+)  # the first of these that a run is judged by (`budgets`)
+CLUSTERS = (
+    "clusters/9class_imagenet_val.csv"  # of clovaai/rebias, in the data root or with the images
+)
 
 
 @dataclass(frozen=True)
@@ -62,18 +69,25 @@ def measured(record: RunRecord, measure: str = "") -> Measured | None:
 
 def _length(record: RunRecord, epochs: int, steps: int) -> int:
     """How many epochs the run is to have, if so many took so many steps; its steps may end it before its epochs do."""
-    most, limit = int(record.config["train"]["epochs"]), record.config["train"].get("steps")  # or "none"
+    most, limit = (
+        int(record.config["train"]["epochs"]),
+        record.config["train"].get("steps"),
+    )  # or "none"
     return min(most, math.ceil(limit * epochs / steps)) if isinstance(limit, int) else most
 
 
 def evaluated(record: RunRecord, *, final_stage: bool = False) -> list[tuple[int, float]]:
     """Epoch and test accuracy, a fraction, of each evaluation in the course of a run; or of those in its final stage."""
-    events = [event for event in _evaluations(record) if event.get("final_stage", True) or not final_stage]
+    events = [
+        event for event in _evaluations(record) if event.get("final_stage", True) or not final_stage
+    ]
     return [(event["epoch"], event["test"][_name(record, event["test"])]) for event in events]
 
 
 def _evaluations(record: RunRecord) -> list[dict[str, Any]]:
-    return [event for event in record.metrics if event.get("event") == "evaluation" and event["test"]]
+    return [
+        event for event in record.metrics if event.get("event") == "evaluation" and event["test"]
+    ]
 
 
 def _finished(
@@ -85,11 +99,15 @@ def _finished(
     """
     if measure == "unb":
         file = record.path / UNBIASED
-        return (100 * json.loads(file.read_text("utf-8"))["unbiased"] if file.is_file() else None), None
+        return (
+            100 * json.loads(file.read_text("utf-8"))["unbiased"] if file.is_file() else None
+        ), None
     sets = result["extra_tests"].get(measure, {}) if measure == "imagenet-a" else result["test"]
     classifier = next(name for name in REPORTED if name in record.config["evaluate"]["classifiers"])
     judged = sets.get(classifier)
-    if judged is None:  # features that are not finite, for example; another classifier is no substitute
+    if (
+        judged is None
+    ):  # features that are not finite, for example; another classifier is no substitute
         return None, None
     name = _name(record, judged["accuracy"])
     value = 100 * judged["accuracy"][name]["value"]
@@ -108,12 +126,17 @@ def _name(record: RunRecord, accuracy: dict[str, Any]) -> str:
 def complete(folder: Path, config: Config) -> None:
     """What a run does not measure by itself: the texture-unbiased accuracy of 9-Class ImageNet, if its clusters are there."""
     file, root = folder / UNBIASED, data_root(config.data.root)
-    clusters = next((place for place in (root / CLUSTERS, root / "imagenet9" / CLUSTERS) if place.is_file()), None)
+    clusters = next(
+        (place for place in (root / CLUSTERS, root / "imagenet9" / CLUSTERS) if place.is_file()),
+        None,
+    )
     if config.data.name != "imagenet9" or file.is_file() or clusters is None:
         return
     test = build.data(config).test
     if not isinstance(test, FileSplit):
-        raise MissingData("the UNB of 9-Class ImageNet is found by file names, and these images have none")
+        raise MissingData(
+            "the UNB of 9-Class ImageNet is found by file names, and these images have none"
+        )
     arrays = RunRecord.read(folder).arrays("test")
     correct = torch.from_numpy((arrays["predicted"] == arrays["labels"]).astype(np.int64))
     found = clusters_of(test.paths, texture_clusters(clusters))

@@ -39,7 +39,11 @@ def found(lines: Sequence[Line]) -> list[Ordering]:
     finished = [line for line in lines if line.budget and line.whole and line.table in TABLES]
     orderings = []
     for line in finished:
-        alike = [other for other in finished if _column(other) == _column(line) and _same_reading(line, other)]
+        alike = [
+            other
+            for other in finished
+            if _column(other) == _column(line) and _same_reading(line, other)
+        ]
         without = [other for other in alike if not _fairkl(other)]
         if _fairkl(line) and without:
             orderings.append(Ordering(line, max(without, key=lambda other: other.ours or 0.0)))
@@ -75,7 +79,11 @@ def markdown(orderings: Iterable[Ordering]) -> str:
         ours = f"{above.ours or 0.0:.1f} / {below.ours or 0.0:.1f}"
         where = f"{above.dataset}, {above.setting}, {above.budget}"
         rows.append(f"| {claim} | {where} | {says} | {ours} | {'yes' if one.here else '**no**'} |")
-    return "\n".join(["| claim | where | paper | ours | holds |", "|---|---|---|---|---|", *rows]) if rows else ""
+    return (
+        "\n".join(["| claim | where | paper | ours | holds |", "|---|---|---|---|---|", *rows])
+        if rows
+        else ""
+    )
 
 
 def _name(line: Line) -> str:

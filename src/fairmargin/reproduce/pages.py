@@ -37,21 +37,31 @@ def markdown(lines: Sequence[Line]) -> str:
         "FairKL is read in ways that are never mixed: *paper* has the printed divergence, *authors* the term of the authors' "
         "code with α as printed, *released* their script to the letter, which has α twice (docs/fidelity.md), and "
         "*recommended* what was best on validation (fairkl.md).",
-        f"{len(lines)} lines: " + ", ".join(f"{number} {kind}" for kind, number in counts.items()) + ".",
+        f"{len(lines)} lines: "
+        + ", ".join(f"{number} {kind}" for kind, number in counts.items())
+        + ".",
     ]
     if checked := orderings.markdown(orderings.found(lines)):
         parts += ["## Orderings", _ORDERINGS, checked]
     if any(line.budget == "paper" for line in ran):
-        parts += ["## Runs at the published protocol", _CURVES, "![test accuracy by epoch](curves.png)"]
+        parts += [
+            "## Runs at the published protocol",
+            _CURVES,
+            "![test accuracy by epoch](curves.png)",
+        ]
     for table, title in TITLES.items():
         mine = [line for line in ran if line.table == table]
         missing = [line for line in lines if line.table == table and not line.budget]
         parts.append(f"## {'In the text' if table == 'text' else f'Table {table}'}: {title}")
-        parts.append(f"`fairmargin reproduce {table} --budget paper`, or `laptop`; one cell with `--cell`.")
+        parts.append(
+            f"`fairmargin reproduce {table} --budget paper`, or `laptop`; one cell with `--cell`."
+        )
         if mine:
             parts.append("\n".join([*_HEAD, *map(_row, mine)]))
         reasons = dict.fromkeys(line.note for line in missing)
-        named = {why: ", ".join(_named(line for line in missing if line.note == why)) for why in reasons}
+        named = {
+            why: ", ".join(_named(line for line in missing if line.note == why)) for why in reasons
+        }
         parts += [f"Not run, {why}: {those}." for why, those in named.items()]
     return "\n\n".join(parts) + "\n"
 
@@ -108,9 +118,13 @@ def summary(lines: Sequence[Line]) -> str:
     shown = ["ρ = " + column.removeprefix("rho=") for column in columns]
     lines_ = [f"| method | {' | '.join(shown)} |", f"|---|{'---|' * len(columns)}"]
     for method, reading in rows:
-        of = {line.setting: line for line in mine if (line.method, line.reading) == (method, reading)}
+        of = {
+            line.setting: line for line in mine if (line.method, line.reading) == (method, reading)
+        }
         values = [
-            f"**{spread(of[c].ours or 0.0, of[c].ours_std)}** ({as_printed(of[c].published)})" if c in of else "–"
+            f"**{spread(of[c].ours or 0.0, of[c].ours_std)}** ({as_printed(of[c].published)})"
+            if c in of
+            else "–"
             for c in columns
         ]
         lines_.append(f"| {method}{f', {reading}' if reading else ''} | {' | '.join(values)} |")
@@ -120,7 +134,9 @@ def summary(lines: Sequence[Line]) -> str:
 def into_readme(readme: str, lines: Sequence[Line]) -> str:
     """The text with the table between its two markers renewed."""
     if BEGIN not in readme or END not in readme:
-        raise ValueError(f"the README has no {BEGIN} and {END}; put them where the results table belongs")
+        raise ValueError(
+            f"the README has no {BEGIN} and {END}; put them where the results table belongs"
+        )
     before, rest = readme.split(BEGIN, 1)
     return f"{before}{BEGIN}\n{summary(lines)}\n{END}{rest.split(END, 1)[1]}"
 

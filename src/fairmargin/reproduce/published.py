@@ -29,7 +29,11 @@ class Published:
     def band(self) -> float:
         """How far another run of the same thing may be away: two deviations, and a point at least; three where few
         conflicting samples make the number uneven from seed to seed."""
-        uneven = self.dataset in ("corrupted-cifar10", "bffhq") or "0.997" in self.setting or "0.999" in self.setting
+        uneven = (
+            self.dataset in ("corrupted-cifar10", "bffhq")
+            or "0.997" in self.setting
+            or "0.999" in self.setting
+        )
         return max(2 * (self.std or 0.0), 3.0 if uneven else 1.0)
 
 
@@ -66,6 +70,11 @@ def weights() -> dict[tuple[str, str, str], dict[str, float]]:
 
 def _rows(kind: str) -> list[dict[str, str]]:
     folder = files("fairmargin.reproduce") / "published"
-    named = sorted((file for file in folder.iterdir() if file.name.endswith(".csv")), key=lambda file: file.name)
-    wanted = [file for file in named if ("hyperparameters" in file.name) == (kind == "hyperparameters")]
+    named = sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".csv")),
+        key=lambda file: file.name,
+    )
+    wanted = [
+        file for file in named if ("hyperparameters" in file.name) == (kind == "hyperparameters")
+    ]
     return [row for file in wanted for row in csv.DictReader(file.read_text("utf-8").splitlines())]

@@ -35,7 +35,12 @@ def table(shown: Sequence[Cell], out: Path, budget: str) -> Table:
             std = statistics.stdev(ours) if len(ours) > 1 else None
             name = f"{cell.name}{f' {measure}' if measure else ''}"
             published = "–" if number is None else as_printed(number.mean, number.std)
-            rows.add_row(name, published, spread(statistics.fmean(ours), std) if ours else "–", str(len(ours)))
+            rows.add_row(
+                name,
+                published,
+                spread(statistics.fmean(ours), std) if ours else "–",
+                str(len(ours)),
+            )
     return rows
 
 
@@ -48,7 +53,9 @@ def planned(tasks: Sequence[Task], times: dict[Task, Estimate]) -> Table:
         if task.finished:
             rows.add_row(str(task), settings, "", "finished")
         else:
-            rows.add_row(str(task), settings, f"{times[task].images:,}", duration(times[task].seconds))
+            rows.add_row(
+                str(task), settings, f"{times[task].images:,}", duration(times[task].seconds)
+            )
     return rows
 
 
@@ -63,7 +70,9 @@ def recipe(config: Config) -> str:
     length = f"{train.epochs} epochs" if train.steps is None else f"{train.steps:,} steps"
     words = [f"{optimizer.name} {optimizer.lr:g}", f"decay {optimizer.weight_decay:g}", changes]
     words += [f"batch {train.batch_size}", length]
-    options = [f"{key.rstrip('_')}={toml.value(value)}" for key, value in config.method.options.items()]
+    options = [
+        f"{key.rstrip('_')}={toml.value(value)}" for key, value in config.method.options.items()
+    ]
     return ", ".join(words) + "".join(f"; {option}" for option in options)
 
 
@@ -76,20 +85,29 @@ def duration(seconds: float) -> str:
 def study(out: Path, budget: str) -> str:
     """The study of FairKL, best first by validation accuracy: Markdown; empty if nothing of it is finished."""
     runs = {cell.setting: runs_of(cell, out, budget) for cell in cells(STUDY)}
-    finished = {setting: [record for record in of if record.finished] for setting, of in runs.items()}
+    finished = {
+        setting: [record for record in of if record.finished] for setting, of in runs.items()
+    }
     found = [(setting, of) for setting, of in finished.items() if of]
-    found.sort(key=lambda row: -statistics.fmean(_last(record)["valid"]["cell-mean"] for record in row[1]))
+    found.sort(
+        key=lambda row: -statistics.fmean(_last(record)["valid"]["cell-mean"] for record in row[1])
+    )
     lines = [
         "| FairKL | validation | test | conflicting | worst group | similarity, same label | other label | seeds |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for setting, records in found:
-        of = lambda split, name, records=records: interval([100 * _last(record)[split][name] for record in records])
+        of = lambda split, name, records=records: interval(
+            [100 * _last(record)[split][name] for record in records]
+        )
         accuracies = [
             of("valid", "cell-mean"),
             *(of("test", name) for name in ("cell-mean", "conflicting", "worst-group")),
         ]
-        alike = [f"{statistics.fmean(_similarity(record, sign) for record in records):.2f}" for sign in SIGNS]
+        alike = [
+            f"{statistics.fmean(_similarity(record, sign) for record in records):.2f}"
+            for sign in SIGNS
+        ]
         lines.append(f"| {setting} | {' | '.join(accuracies + alike)} | {len(records)} |")
     return "\n".join(lines) + "\n" if found else ""
 
@@ -99,7 +117,11 @@ def interval(values: Sequence[float]) -> str:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return f"{mean:.1f}"
-    half = float(student.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    half = (
+        float(student.ppf(0.975, len(values) - 1))
+        * statistics.stdev(values)
+        / math.sqrt(len(values))
+    )
     return f"{mean:.1f} ({max(mean - half, 0.0):.1f}–{min(mean + half, 100.0):.1f})"
 
 
@@ -111,5 +133,9 @@ def _last(record: RunRecord) -> dict[str, Any]:
 def _similarity(record: RunRecord, sign: str) -> float:
     """Mean over all such pairs of the test set: where both signs are near 1, everything has collapsed into one point."""
     assert record.result is not None
-    sets = [one for name, one in record.result["similarity"]["sets"].items() if name.startswith(sign)]
-    return float(sum(one["mean"] * one["pairs"] for one in sets) / sum(one["pairs"] for one in sets))
+    sets = [
+        one for name, one in record.result["similarity"]["sets"].items() if name.startswith(sign)
+    ]
+    return float(
+        sum(one["mean"] * one["pairs"] for one in sets) / sum(one["pairs"] for one in sets)
+    )

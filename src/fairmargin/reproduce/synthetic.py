@@ -24,7 +24,9 @@ from fairmargin.data.sources import STANDIN
 MARK = "Pictures drawn in the layouts of real datasets, to rehearse a reproduction. Accuracies on them mean nothing.\n"
 TEXTURES = 9  # clusters of the textures of 9-class ImageNet
 LARGE_CELL = 10  # images that a (class, texture) cell needs to count in the unbiased accuracy
-VALIDATION = 4  # images of each of the 42 wnids: the smallest class, of three, then has a large cell
+VALIDATION = (
+    4  # images of each of the 42 wnids: the smallest class, of three, then has a large cell
+)
 IN_IMAGENET_A = (  # of the 42 wnids; no crab
     "n01641577", "n01669191", "n01819313", "n01820546", "n01833805", "n01843383", "n01847000", "n02085620", "n02099601",
     "n02106550", "n02106662", "n02110958", "n02123394", "n02174001", "n02177972", "n02190166", "n02206856", "n02219486",
@@ -47,7 +49,9 @@ def make(root: Path, dataset: str) -> None:
     for name, draw in PARTS[dataset].items():
         if (root / name).exists():
             continue
-        with TemporaryDirectory(prefix=".making-", dir=root, ignore_cleanup_errors=True) as temporary:
+        with TemporaryDirectory(
+            prefix=".making-", dir=root, ignore_cleanup_errors=True
+        ) as temporary:
             whole = Path(temporary) / name
             whole.mkdir()
             draw(whole)
@@ -65,7 +69,9 @@ def _claim(root: Path) -> None:
     if mark.is_file():
         return
     there = sorted(entry.name for entry in root.iterdir())
-    if there and not mark.is_file():  # which another process may have made since, before anything else
+    if (
+        there and not mark.is_file()
+    ):  # which another process may have made since, before anything else
         raise ValueError(
             f"{root} holds {', '.join(there[:3])}{' …' if len(there) > 3 else ''} and is not marked as stand-in data; "
             "name a folder that is empty or does not exist yet"
@@ -89,7 +95,9 @@ def _mnist(folder: Path) -> None:
     mixed = np.random.default_rng(0).permutation(len(labels))
     of_each = [mixed[labels[mixed] == y] for y in range(10)]
     for name, first, last in (("train", 0, 60), ("t10k", 60, 90)):
-        index = np.stack([these[first:last] for these in of_each], 1).flatten()  # 0, 1, … 9, 0, 1, …
+        index = np.stack(
+            [these[first:last] for these in of_each], 1
+        ).flatten()  # 0, 1, … 9, 0, 1, …
         _idx(folder / f"{name}-images-idx3-ubyte", images[index])
         _idx(folder / f"{name}-labels-idx1-ubyte", labels[index])
 
@@ -130,7 +138,9 @@ def _bffhq(folder: Path) -> None:
         for k, (place, number) in enumerate(places.items()):
             labels = np.full(number, y)
             names = [f"{place}/{i}_{y}_{b}.png" for i in range(number)]
-            _save(folder, names, pictures(labels, np.full(number, b), 128, seed=100 * k + 10 * y + b))
+            _save(
+                folder, names, pictures(labels, np.full(number, b), 128, seed=100 * k + 10 * y + b)
+            )
 
 
 def _imagenet100(folder: Path) -> None:
@@ -166,7 +176,9 @@ def _clusters(folder: Path) -> None:
                 other = i >= VALIDATION or drawn[y] >= LARGE_CELL
                 drawn[y] += i < VALIDATION
                 clusters = [(y + j * other) % TEXTURES for j in (1, 2, 3)]
-                table.writerow([f"{wnid}/ILSVRC2012_val_{of_each * k + i + 1:08d}.JPEG", y, *clusters])
+                table.writerow(
+                    [f"{wnid}/ILSVRC2012_val_{of_each * k + i + 1:08d}.JPEG", y, *clusters]
+                )
 
 
 def _photographs(
@@ -177,7 +189,11 @@ def _photographs(
     classes = np.array([pattern[wnid] for _, wnid, _ in images])
     tints = np.random.default_rng(seed).integers(100, size=len(images))
     drawn = pictures(classes, tints, 48, seed)[:, 4:44]
-    _save(folder, [f"{wnid}/{name.format(wnid=wnid, i=i, n=50 * k + i + 1)}" for k, wnid, i in images], drawn)
+    _save(
+        folder,
+        [f"{wnid}/{name.format(wnid=wnid, i=i, n=50 * k + i + 1)}" for k, wnid, i in images],
+        drawn,
+    )
 
 
 def _save(folder: Path, names: Iterable[str], images: np.ndarray) -> None:
@@ -189,10 +205,19 @@ def _save(folder: Path, names: Iterable[str], images: np.ndarray) -> None:
 
 PARTS: dict[str, dict[str, Draw]] = {  # dataset → folders under the root, and what draws each
     "biased-mnist": {"mnist": _mnist},
-    "cifar10": {"cifar-10-batches-bin": partial(_cifar10, batch=40, test=40)},  # few, for its network is large
-    "corrupted-cifar10": {"cifar-10-batches-bin": _cifar10},  # corrupted by its builder, as the real one is
+    "cifar10": {
+        "cifar-10-batches-bin": partial(_cifar10, batch=40, test=40)
+    },  # few, for its network is large
+    "corrupted-cifar10": {
+        "cifar-10-batches-bin": _cifar10
+    },  # corrupted by its builder, as the real one is
     "cifar100": {"cifar-100-binary": _cifar100},
     "bffhq": {"bffhq": _bffhq},
     "imagenet100": {"imagenet100": _imagenet100},
-    "imagenet9": {"imagenet9": _imagenet9, "imagenet-a": _imagenet_a, "sin": _stylised, "clusters": _clusters},
+    "imagenet9": {
+        "imagenet9": _imagenet9,
+        "imagenet-a": _imagenet_a,
+        "sin": _stylised,
+        "clusters": _clusters,
+    },
 }

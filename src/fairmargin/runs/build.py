@@ -44,14 +44,22 @@ from fairmargin.runtime import distributed
 def device(name: str) -> torch.device:
     """The one named, or for "auto" the best there is; each process of a machine takes the GPU of its local rank."""
     if name == "auto":
-        kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+        kinds = {
+            "cuda": torch.cuda.is_available(),
+            "mps": torch.backends.mps.is_available(),
+            "cpu": True,
+        }
         name = next(kind for kind, there in kinds.items() if there)
     try:
         chosen = torch.device(name)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"train.device={name} cannot be used here: {str(error).splitlines()[0]}") from error
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if name == "cuda" else chosen
+        raise ValueError(
+            f"train.device={name} cannot be used here: {str(error).splitlines()[0]}"
+        ) from error
+    return (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if name == "cuda" else chosen
+    )
 
 
 OTHER = 1 << 32  # beyond every seed of a run: the second stream has numbers of its own
@@ -91,7 +99,11 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
 def source(config: Config) -> dict[str, str]:
     """Of one's own images, which have no name of their own: what tells them from others."""
     root = config.data.root
-    return {"source": source_hash(root)} if config.data.name == "folder" and root is not None and root.exists() else {}
+    return (
+        {"source": source_hash(root)}
+        if config.data.name == "folder" and root is not None and root.exists()
+        else {}
+    )
 
 
 def check_source(config: Config, opened: RunFolder) -> None:
@@ -115,7 +127,9 @@ def data(config: Config) -> Data:
     if chosen.inject is not None:
         built = inject(built, chosen.inject, config.seed)
     missing = [
-        built.info.class_names[y] for y in range(built.info.num_classes) if not bool((built.train.labels == y).any())
+        built.info.class_names[y]
+        for y in range(built.info.num_classes)
+        if not bool((built.train.labels == y).any())
     ]
     if missing:
         raise ValueError(
@@ -142,7 +156,11 @@ def method(
         info = recorded_info(config, data.info, trained)
     else:
         info = (bias or visible_bias(config, data)).info
-    options = {"in_features": torch.Size(info.image_shape).numel()} if config.network.name == "mlp" else {}
+    options = (
+        {"in_features": torch.Size(info.image_shape).numel()}
+        if config.network.name == "mlp"
+        else {}
+    )
     make_encoder = partial(build_encoder, config.network.name, **options | config.network.options)
     torch.manual_seed(config.seed)
     return build_method(config.method.name, make_encoder, info, **config.method.options)
@@ -170,7 +188,9 @@ def training(
     visible = bias or visible_bias(config, data)
     splits, features = visible.splits, visible.features
 
-    def loader_of(views: Views, sampler: str, batch_size: int, drop_last: bool, seed: int) -> Loader:
+    def loader_of(
+        views: Views, sampler: str, batch_size: int, drop_last: bool, seed: int
+    ) -> Loader:
         return Loader(
             splits["train"],
             views,
@@ -200,7 +220,9 @@ def training(
 
     sampler = method.sampler if config.data.sampler == "auto" else config.data.sampler
     # A last batch is left out if it is too small for the method's losses, or for statistics of a batch.
-    normalized = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in method.modules())
+    normalized = any(
+        isinstance(module, nn.modules.batchnorm._BatchNorm) for module in method.modules()
+    )
     rest = len(data.train) % settings.batch_size
     drop_last = settings.drop_last or 0 < rest < max(method.least_batch, 2 if normalized else 1)
     loader = loader_of(data.train_views, sampler, settings.batch_size, drop_last, config.seed)
@@ -267,7 +289,11 @@ def _refuse_unfinished(config: Config, length: RunLength, final: FinalStage) -> 
 
 
 def _player(
-    config: Config, name: str, parameters: list[torch.nn.Parameter], differs: Mapping[str, Any], length: float
+    config: Config,
+    name: str,
+    parameters: list[torch.nn.Parameter],
+    differs: Mapping[str, Any],
+    length: float,
 ) -> optim.Player:
     """`length` of the run in epochs, which its schedule spans."""
     optimizer, schedule = config.for_player(name, differs)
@@ -280,7 +306,11 @@ def linear(config: Config) -> LinearSettings:
     """How linear evaluation learns, by the run's seed."""
     prefix = "linear_"
     keys = type(config.evaluate).model_fields
-    given = {key.removeprefix(prefix): getattr(config.evaluate, key) for key in keys if key.startswith(prefix)}
+    given = {
+        key.removeprefix(prefix): getattr(config.evaluate, key)
+        for key in keys
+        if key.startswith(prefix)
+    }
     return LinearSettings(**given, seed=config.seed)
 
 
@@ -305,7 +335,9 @@ def _weighted(seen: SeenSplit, seed: int) -> Sampler:
     split, features = seen
     if features is not None:
         return Weighted(score_file.rarity(features, split.labels, seed=seed), ratio=10, seed=seed)
-    return _needs_bias(lambda y, b, seed: Weighted(bias_weights(y, b), ratio=10, seed=seed))(seen, seed)
+    return _needs_bias(lambda y, b, seed: Weighted(bias_weights(y, b), ratio=10, seed=seed))(
+        seen, seed
+    )
 
 
 SAMPLERS: dict[str, Callable[[SeenSplit, int], Sampler]] = {

@@ -16,7 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairmargin.runtime.files import CheckpointError, DamagedCheckpoint, remove, write_atomically, write_failure
+from fairmargin.runtime.files import (
+    CheckpointError,
+    DamagedCheckpoint,
+    remove,
+    write_atomically,
+    write_failure,
+)
 
 FORMAT = 1
 MAGIC = b"fairmargin checkpoint "
@@ -49,14 +55,21 @@ def save(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Pa
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()
-    header = b"%s%d sha256 %s %d\n" % (MAGIC, FORMAT, hashlib.sha256(content).hexdigest().encode(), len(content))
+    header = b"%s%d sha256 %s %d\n" % (
+        MAGIC,
+        FORMAT,
+        hashlib.sha256(content).hexdigest().encode(),
+        len(content),
+    )
     path = folder / f"step-{step:08d}.ckpt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove(folder.glob(".step-*.part"))  # of processes that were killed
         write_atomically(path, header, content)
     except OSError as error:
-        raise CheckpointError(_what_now(error, path, len(header) + len(content)), error.errno) from error
+        raise CheckpointError(
+            _what_now(error, path, len(header) + len(content)), error.errno
+        ) from error
     older = [other for number, other in _all(folder) if number < step]
     remove(older[: max(len(older) - (keep - 1), 0)])
     return path
@@ -114,18 +127,24 @@ def _verified(path: Path, header: bytes, content: bytes) -> bytes:
         raise DamagedCheckpoint(path, "it is empty")
     if not header.startswith(MAGIC):
         cut = MAGIC.startswith(header)
-        raise DamagedCheckpoint(path, "it is truncated" if cut else "it is not a checkpoint of fairmargin")
+        raise DamagedCheckpoint(
+            path, "it is truncated" if cut else "it is not a checkpoint of fairmargin"
+        )
     match = HEADER.fullmatch(header)
     version = re.match(rb"[0-9]+", header[len(MAGIC) :])
     if version and int(version[0]) > FORMAT:
-        raise DamagedCheckpoint(path, f"its format is {int(version[0])} and this fairmargin reads {FORMAT}: update it")
+        raise DamagedCheckpoint(
+            path, f"its format is {int(version[0])} and this fairmargin reads {FORMAT}: update it"
+        )
     if not match or int(match[1]) != FORMAT:
         raise DamagedCheckpoint(path, "its first line is damaged or truncated")
     if len(content) != int(match[3]):
         wrong = "truncated" if len(content) < int(match[3]) else "too long"
         raise DamagedCheckpoint(path, f"it is {wrong}: {len(content):,} bytes of {int(match[3]):,}")
     if hashlib.sha256(content).hexdigest().encode() != match[2]:
-        raise DamagedCheckpoint(path, "its checksum is wrong: bytes have changed since it was written")
+        raise DamagedCheckpoint(
+            path, "its checksum is wrong: bytes have changed since it was written"
+        )
     return content
 
 
@@ -152,7 +171,11 @@ def _check_plain(value: Any, where: str) -> None:
 
 def _what_now(error: OSError, path: Path, size: int) -> str:
     there = _all(path.parent)
-    from_where = f"step {there[-1][0]}, whose checkpoint is untouched" if there else "the beginning: there is none yet"
+    from_where = (
+        f"step {there[-1][0]}, whose checkpoint is untouched"
+        if there
+        else "the beginning: there is none yet"
+    )
     return (
         f"{write_failure(error, path, size)}. Training can go on; if it is interrupted now it resumes from {from_where}. "
         "Free some space or make the folder writable"

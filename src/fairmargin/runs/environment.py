@@ -35,7 +35,9 @@ def environment(
         "threads": threads,
         "world_size": world_size,
         "git": _git_state(),
-        "command": shlex.join([*(PurePath(name).name for name in command[:1]), *map(_without_places, command[1:])]),
+        "command": shlex.join(
+            [*(PurePath(name).name for name in command[:1]), *map(_without_places, command[1:])]
+        ),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": dict(data_hashes),
     }
@@ -72,4 +74,6 @@ def _without_places(word: str) -> str:
         return f"{key}{equals}…/{PurePosixPath(bare).name}"
     if PureWindowsPath(bare).is_absolute():
         return f"{key}{equals}…/{PureWindowsPath(bare).name}"
-    return re.sub(r"(?<![\w.…])[/~](?:[^\s\"',\]]*/)?([^\s\"',/\]]+)", r"…/\1", word)  # inside a list
+    return re.sub(
+        r"(?<![\w.…])[/~](?:[^\s\"',\]]*/)?([^\s\"',/\]]+)", r"…/\1", word
+    )  # inside a list

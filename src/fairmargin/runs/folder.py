@@ -80,10 +80,15 @@ class RunFolder:
 
     def save_arrays(self, name: str, **arrays: np.ndarray | Tensor) -> Path:
         """`name`.npz with these arrays; nothing that would need pickle."""
-        plain = {key: np.asarray(a.detach().cpu() if isinstance(a, Tensor) else a) for key, a in arrays.items()}
+        plain = {
+            key: np.asarray(a.detach().cpu() if isinstance(a, Tensor) else a)
+            for key, a in arrays.items()
+        }
         for key, array in plain.items():
             if array.dtype.hasobject:
-                raise TypeError(f"{key} holds Python objects; give numbers, or text as an array of dtype str")
+                raise TypeError(
+                    f"{key} holds Python objects; give numbers, or text as an array of dtype str"
+                )
         buffer = io.BytesIO()
         np.savez(buffer, **plain)  # type: ignore[arg-type]
         path = self.path / f"{name}.npz"
@@ -139,11 +144,15 @@ class Metrics:
         if not self._continues:
             self.truncate(self._size())
         try:
-            with self.path.open("ab") as file:  # in one write, so that a reader never sees half of it for long
+            with self.path.open(
+                "ab"
+            ) as file:  # in one write, so that a reader never sees half of it for long
                 file.write(line)
         except OSError as error:
             self._continues = False
-            raise RunError(f"cannot write {self.path}: {error.strerror}. Free some space to go on") from error
+            raise RunError(
+                f"cannot write {self.path}: {error.strerror}. Free some space to go on"
+            ) from error
 
     def position(self) -> int:
         """Bytes so far, all of them on the disk: what a checkpoint remembers."""
@@ -171,7 +180,9 @@ class Metrics:
             try:
                 events.append(json.loads(line))
             except ValueError as error:
-                raise RunError(f"{self.path}, line {number} is not JSON ({error}); remove that line") from error
+                raise RunError(
+                    f"{self.path}, line {number} is not JSON ({error}); remove that line"
+                ) from error
         return events
 
     def _size(self) -> int:
@@ -193,7 +204,9 @@ class RunRecord:
     def read(path: Path) -> "RunRecord":
         path = Path(path)
         if not is_run(path):
-            raise RunError(f"{path} is not the folder of a run: it has no {CONFIG} with a {METRICS} or {ENVIRONMENT}")
+            raise RunError(
+                f"{path} is not the folder of a run: it has no {CONFIG} with a {METRICS} or {ENVIRONMENT}"
+            )
         return RunRecord(
             path=path,
             config=_parse(path / CONFIG),
@@ -219,7 +232,9 @@ class RunRecord:
             with np.load(file, allow_pickle=False) as arrays:
                 return {key: arrays[key] for key in arrays.files}
         except Exception as error:  # zip, array header, length: each has its own
-            raise RunError(f"{file} is damaged ({type(error).__name__}: {error}); evaluate the run again") from error
+            raise RunError(
+                f"{file} is damaged ({type(error).__name__}: {error}); evaluate the run again"
+            ) from error
 
 
 def is_run(path: Path) -> bool:
@@ -233,7 +248,9 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         if not path.is_dir():
-            raise RunError(f"{path} is not a folder" if path.exists() else f"there is no folder {path}")
+            raise RunError(
+                f"{path} is not a folder" if path.exists() else f"there is no folder {path}"
+            )
         for folder, inner, _ in os.walk(path):
             inner.sort()
             if is_run(Path(folder)):

@@ -122,7 +122,9 @@ class Display:
             f"{now.rate:,.0f} images/s",
             f"{_clock(self._left())} left",
         )
-        terms = Text("  ".join(f"{name} {value:.4g}" for name, value in now.terms.items()), style="dim")
+        terms = Text(
+            "  ".join(f"{name} {value:.4g}" for name, value in now.terms.items()), style="dim"
+        )
         more = [Text(text, style="dim") for text in (self._pairs(), now.accuracy) if text]
         return Group(head, terms, *more)
 
@@ -138,7 +140,11 @@ class Display:
 
     def _left(self) -> float:
         done = self.now.step - self.first_step
-        return (self.steps - self.now.step) * (time.monotonic() - self.started) / done if done > 0 else float("nan")
+        return (
+            (self.steps - self.now.step) * (time.monotonic() - self.started) / done
+            if done > 0
+            else float("nan")
+        )
 
 
 def at_a_tenth(done: int, of: int) -> bool:

@@ -32,7 +32,13 @@ class Journal:
     """Rank 0 writes and evaluates; the others only ask whether to stop."""
 
     def __init__(
-        self, folder: RunFolder, config: Config, data: Data, training: Training, display: Display, stop: Request
+        self,
+        folder: RunFolder,
+        config: Config,
+        data: Data,
+        training: Training,
+        display: Display,
+        stop: Request,
     ) -> None:
         self.folder, self.config, self.data = folder, config, data
         self.training, self.display, self.stop = training, display, stop
@@ -55,7 +61,9 @@ class Journal:
                 self._refuse_other_data(hashes)
             self._describe(command, hashes)
             for path, why in found.damaged if found else []:
-                self.display.say(f"{path.name} cannot be used ({why}); going back to the one before it")
+                self.display.say(
+                    f"{path.name} cannot be used ({why}); going back to the one before it"
+                )
         state = distributed.from_first_rank(found.state if found else None)
         if state is not None:
             self.training.load_state_dict(state["training"])
@@ -69,7 +77,11 @@ class Journal:
 
     def _refuse_other_data(self, hashes: dict[str, str]) -> None:
         before = self.folder.data_hashes()
-        if other := [name for name in ("train", "valid", "test") if before.get(name, hashes[name]) != hashes[name]]:
+        if other := [
+            name
+            for name in ("train", "valid", "test")
+            if before.get(name, hashes[name]) != hashes[name]
+        ]:
             raise ValueError(
                 f"{self.folder.path} holds a run that was begun on other data: its {' and '.join(other)} samples were others. "
                 "Choose another folder with --out, or remove that one"
@@ -79,7 +91,13 @@ class Journal:
         info, data = self.data.info, self.data
         self.folder.write_config(dump(self.config))
         self.folder.write_environment(
-            environment(self.training.device, torch.get_num_threads(), distributed.world_size(), command, hashes)
+            environment(
+                self.training.device,
+                torch.get_num_threads(),
+                distributed.world_size(),
+                command,
+                hashes,
+            )
         )
         self.folder.write_data(
             {
@@ -88,7 +106,11 @@ class Journal:
                 "bias_names": info.bias_names,
                 "image_shape": info.image_shape,
                 "counts": info.counts,
-                "sizes": {"train": len(data.train), "valid": len(data.valid), "test": len(data.test)},
+                "sizes": {
+                    "train": len(data.train),
+                    "valid": len(data.valid),
+                    "test": len(data.test),
+                },
                 "notes": info.notes,
             }
         )
@@ -126,8 +148,12 @@ class Journal:
         self._remember(event)
         self.folder.metrics.append(event | {"seconds": round(time.monotonic() - started, 3)})
         self._warn_of_collapse()
-        chosen = {where: self._headline(event[where]) for where in ("valid", "test") if event[where]}
-        self.now.accuracy = ", ".join(f"{where} {name} {event[where][name]:.1%}" for where, name in chosen.items())
+        chosen = {
+            where: self._headline(event[where]) for where in ("valid", "test") if event[where]
+        }
+        self.now.accuracy = ", ".join(
+            f"{where} {name} {event[where][name]:.1%}" for where, name in chosen.items()
+        )
         self._look(log=False)
         if self.display.live is None:
             self.display.detail(f"{self.display.line()}  {self.now.accuracy}")
@@ -146,7 +172,9 @@ class Journal:
             "seconds": self.seconds(),
         }
         try:
-            checkpoint.save(self.folder.checkpoints, self.training.step, state, keep=self.config.train.keep)
+            checkpoint.save(
+                self.folder.checkpoints, self.training.step, state, keep=self.config.train.keep
+            )
         except CheckpointError as error:
             if must:
                 raise
@@ -191,7 +219,10 @@ class Journal:
                 "steps": t.step,
                 "seconds": round(self.seconds(), 1),
                 "reported": reported,
-                "headline": {"classifier": next(iter(judged.test)), "accuracy": self._headline(own)},
+                "headline": {
+                    "classifier": next(iter(judged.test)),
+                    "accuracy": self._headline(own),
+                },
                 "records": self.records,
                 "test": judged.test,
                 "extra_tests": judged.extra_tests,
@@ -228,7 +259,13 @@ class Journal:
         if log:
             self.logged, self.images_since = time.monotonic(), 0
             self.folder.metrics.append(
-                {"event": "train", "epoch": now.epoch, "step": now.step, "lr": dict(t.rates), "terms": dict(now.terms)}
+                {
+                    "event": "train",
+                    "epoch": now.epoch,
+                    "step": now.step,
+                    "lr": dict(t.rates),
+                    "terms": dict(now.terms),
+                }
                 | ({"pairs": now.pairs} if now.pairs is not None else {})
                 | {"seconds": round(self.seconds(), 3), "images_per_second": round(now.rate, 1)}
             )
@@ -257,7 +294,11 @@ class Journal:
         if not event["final_stage"]:
             return
         for best_on, split in (("best-on-validation", "valid"), ("best-on-test", "test")):
-            name = self.config.evaluate.select if self.config.evaluate.select in entry[split] else "plain"
+            name = (
+                self.config.evaluate.select
+                if self.config.evaluate.select in entry[split]
+                else "plain"
+            )
             best = self.records.get(best_on, {}).get(split, {}).get(name, -math.inf)
             if name in entry[split] and entry[split][name] > best:
                 self.records[best_on] = entry
@@ -265,10 +306,16 @@ class Journal:
                     self._save_weights(self.folder.best)
 
     def _headline(self, accuracy: dict[str, Any]) -> str:
-        return self.config.evaluate.headline if self.config.evaluate.headline in accuracy else "plain"
+        return (
+            self.config.evaluate.headline if self.config.evaluate.headline in accuracy else "plain"
+        )
 
     def _save_weights(self, path: Path) -> None:
-        facts = {"method": self.config.method.name, "dataset": self.config.data.name, "step": self.training.step}
+        facts = {
+            "method": self.config.method.name,
+            "dataset": self.config.data.name,
+            "step": self.training.step,
+        }
         # One entry: the order of several in the file is random, and equal runs should give equal files.
         save_weights(path, self.training.method.state_dict(), {"fairmargin": json.dumps(facts)})
 
@@ -296,7 +343,11 @@ class Journal:
         chosen = _examples(outputs, self.data)
         index = torch.tensor([i for kind in chosen.values() for i in kind], dtype=torch.long)
         kinds = np.array([name for name, kind in chosen.items() for _ in kind], dtype="U11")
-        images = self.data.test.images(index) if len(index) else torch.zeros(0, *self.data.info.image_shape).byte()
+        images = (
+            self.data.test.images(index)
+            if len(index)
+            else torch.zeros(0, *self.data.info.image_shape).byte()
+        )
         self.folder.save_arrays("examples", images=images.numpy(), index=index.numpy(), kind=kinds)
 
 
@@ -310,7 +361,9 @@ def _examples(outputs: evaluate.Outputs, data: Data) -> dict[str, list[int]]:
             chosen[name] = _spread(outputs.labels, members)
     confidence, predicted = outputs.logits.float().softmax(1).max(1)
     wrong = (predicted != outputs.labels).nonzero()[:, 0]
-    chosen["mistake"] = wrong[confidence[wrong].argsort(descending=True, stable=True)][:EXAMPLES].tolist()
+    chosen["mistake"] = wrong[confidence[wrong].argsort(descending=True, stable=True)][
+        :EXAMPLES
+    ].tolist()
     return chosen
 
 
@@ -335,5 +388,7 @@ def _board(folder: RunFolder, step: int) -> _Board:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ValueError('train.tensorboard needs an extra package: pip install "fairmargin[tensorboard]"') from error
+        raise ValueError(
+            'train.tensorboard needs an extra package: pip install "fairmargin[tensorboard]"'
+        ) from error
     return SummaryWriter(str(folder.path / "tensorboard"), purge_step=step)

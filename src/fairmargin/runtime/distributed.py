@@ -95,7 +95,9 @@ def is_first() -> bool:
 @contextmanager
 def processes(device: torch.device) -> Iterator[None]:
     """Join the process group that `torchrun` describes in the environment, if it does, and leave it at the end."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or (dist.is_available() and dist.is_initialized()):
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or (
+        dist.is_available() and dist.is_initialized()
+    ):
         yield
         return
     if device.type == "cuda":
@@ -123,7 +125,9 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
         flat = torch.cat([g.reshape(-1) for g in gradients])
         dist.all_reduce(flat)
         flat /= world_size()
-        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        for gradient, mean in zip(
+            gradients, flat.split([g.numel() for g in gradients]), strict=True
+        ):
             gradient.copy_(mean.view_as(gradient))
 
 
@@ -156,7 +160,11 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
             return super().forward(x)
         over = [0, *range(2, x.ndim)]
         full = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        n = all_reduce_sum(torch.full((1,), float(x.numel() // max(x.shape[1], 1)), dtype=full.dtype, device=x.device))
+        n = all_reduce_sum(
+            torch.full(
+                (1,), float(x.numel() // max(x.shape[1], 1)), dtype=full.dtype, device=x.device
+            )
+        )
         mean = all_reduce_sum(full.sum(over)) / n
         shape = [1, -1] + [1] * (x.ndim - 2)
         centred = full - mean.view(shape)
@@ -168,7 +176,11 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
         return normal.to(x.dtype)
 
     def _follow(self, mean: Tensor, variance: Tensor) -> None:
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+        if (
+            self.running_mean is None
+            or self.running_var is None
+            or self.num_batches_tracked is None
+        ):
             return
         self.num_batches_tracked += 1
         share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
@@ -186,9 +198,15 @@ def synchronize_batch_norm(module: nn.Module) -> None:
         return
     for parent in module.modules():
         for name, child in parent.named_children():
-            if isinstance(child, nn.modules.batchnorm._BatchNorm) and not isinstance(child, SyncedBatchNorm):
+            if isinstance(child, nn.modules.batchnorm._BatchNorm) and not isinstance(
+                child, SyncedBatchNorm
+            ):
                 synced = SyncedBatchNorm(
-                    child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
+                    child.num_features,
+                    child.eps,
+                    child.momentum,
+                    child.affine,
+                    child.track_running_stats,
                 )
                 synced.weight, synced.bias = child.weight, child.bias
                 for buffer, value in child.named_buffers():

@@ -30,12 +30,19 @@ class DamagedCheckpoint(CheckpointError):
         self.path, self.why = path, why
 
 
-def save_weights(path: Path, state_dict: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Path:
+def save_weights(
+    path: Path, state_dict: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> Path:
     """A safetensors file with each tensor's values and dtype; memory that tensors share is written for each."""
     for name, tensor in state_dict.items():
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"weights must be tensors; {name!r} is {type(tensor).__name__}. Leave it out")
-    whole = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in state_dict.items()}
+            raise TypeError(
+                f"weights must be tensors; {name!r} is {type(tensor).__name__}. Leave it out"
+            )
+    whole = {
+        name: t.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, t in state_dict.items()
+    }
     content = safetensors.torch.save(whole, dict(metadata or {}))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,13 +52,17 @@ def save_weights(path: Path, state_dict: Mapping[str, Tensor], metadata: Mapping
     return path
 
 
-def load_weights(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+def load_weights(
+    path: Path, device: torch.device | str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(tensors, metadata) of a safetensors file."""
     if not path.is_file():
         raise DamagedCheckpoint(path, "there is no such file")
     try:
         with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(
+                file.metadata() or {}
+            )  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise DamagedCheckpoint(path, f"it is not a whole safetensors file ({error})") from error
 

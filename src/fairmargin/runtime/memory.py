@@ -15,4 +15,7 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    return all(mallopt(*s) for s in ((_MMAP_THRESHOLD, GIB), (_TRIM_THRESHOLD, 2 * GIB - 1), (_MMAP_MAX, 0)))
+    return all(
+        mallopt(*s)
+        for s in ((_MMAP_THRESHOLD, GIB), (_TRIM_THRESHOLD, 2 * GIB - 1), (_MMAP_MAX, 0))
+    )

@@ -15,7 +15,10 @@ class Interrupted(Exception):
         self.number = number
 
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[str, int]]:
-        return Interrupted, (str(self), self.number)  # the way to another process: by default the number would be lost
+        return Interrupted, (
+            str(self),
+            self.number,
+        )  # the way to another process: by default the number would be lost
 
 
 class Request:

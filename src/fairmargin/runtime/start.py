@@ -58,7 +58,9 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+def cpu_quota(
+    groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> float:
     """Cores' worth of time that this process's control groups (Linux) allow it; infinite without a limit.
 
     Args:
@@ -98,7 +100,9 @@ def _version_2(folder: Path) -> float:
 def _version_1(folder: Path) -> float:
     """A file each for quota and period; −1 without a limit."""
     try:
-        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        quota, period = (
+            int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period")
+        )
         return quota / period if quota > 0 else math.inf
     except (OSError, ValueError):
         return math.inf

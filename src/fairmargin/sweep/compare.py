@@ -60,7 +60,9 @@ def compare(
 
     called = lambda index: f"{begun[index].method.name}, seed {begun[index].seed}"
     expected = (Diverged, Unsuited) if go_on else (Diverged,)
-    for index, result in run_tasks(engine, _run, tasks(), expected=expected, say=say, called=called):
+    for index, result in run_tasks(
+        engine, _run, tasks(), expected=expected, say=say, called=called
+    ):
         config = begun[index]
         outcome = Outcome(config.method.name, config.seed, folder_of(config, out), None)
         if isinstance(result, Exception):
@@ -176,5 +178,9 @@ def markdown(rows: Sequence[Summary], outcomes: Sequence[Outcome] = ()) -> str:
             for row in rows
         ),
     ]
-    missing = [f"- {o.method}{'' if o.refused else f', seed {o.seed}'}: {o.failure}" for o in outcomes if o.failure]
+    missing = [
+        f"- {o.method}{'' if o.refused else f', seed {o.seed}'}: {o.failure}"
+        for o in outcomes
+        if o.failure
+    ]
     return "\n".join([*lines, *(["", "Not in the table:", "", *missing] if missing else [])]) + "\n"

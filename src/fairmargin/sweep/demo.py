@@ -19,9 +19,17 @@ STORY = (
 )
 
 
-def show(out: Path, seed: int, *, say: Callable[[str], None], command: Sequence[str] = ("fairmargin", "demo")) -> Path:
+def show(
+    out: Path,
+    seed: int,
+    *,
+    say: Callable[[str], None],
+    command: Sequence[str] = ("fairmargin", "demo"),
+) -> Path:
     """Train both methods with the dataset's preset, print their table and write the page."""
-    configs = [configuration.load(None, dataset=DATASET, method=method, seed=seed) for method in METHODS]
+    configs = [
+        configuration.load(None, dataset=DATASET, method=method, seed=seed) for method in METHODS
+    ]
     say(
         f"{DATASET}, ρ = {configs[0].data.options.get('rho', 0.95)}: the colour gives the digit away in training "
         "and says nothing in the test set. About a minute for each method."

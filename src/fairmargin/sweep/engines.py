@@ -20,7 +20,9 @@ def engine(
     check_choice(name, "engine", ENGINES)
     if name == "local":
         if address is not None or cpus is not None or gpus is not None:
-            raise ValueError("--address, --cpus and --gpus are about --engine ray; add it, or leave them out")
+            raise ValueError(
+                "--address, --cpus and --gpus are about --engine ray; add it, or leave them out"
+            )
         return Local(1 if jobs is None else jobs)
     if jobs is not None:
         raise ValueError(

@@ -21,7 +21,9 @@ class Local:
 
     def __post_init__(self) -> None:
         if self.jobs < 1 or self.retries < 0:
-            raise ValueError(f"jobs must be at least 1 and retries at least 0; got {self.jobs} and {self.retries}")
+            raise ValueError(
+                f"jobs must be at least 1 and retries at least 0; got {self.jobs} and {self.retries}"
+            )
 
     @property
     def alone(self) -> bool:

@@ -20,7 +20,9 @@ from fairmargin.runtime.signals import Interrupted, stop_requests
 from fairmargin.sweep import workers
 from fairmargin.sweep.base import Result, Task, refuse_torchrun
 
-LEASE = 120.0  # seconds for which a network file system may hold the locks of a machine that is gone
+LEASE = (
+    120.0  # seconds for which a network file system may hold the locks of a machine that is gone
+)
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,24 @@ class Ray:
     ) -> Iterator[tuple[int, Result | Exception]]:
         refuse_torchrun()
         ray = import_ray()
-        with self._cluster(ray), stop_requests() as stop:  # in this order: Ray has a handler of its own for SIGTERM
+        with (
+            self._cluster(ray),
+            stop_requests() as stop,
+        ):  # in this order: Ray has a handler of its own for SIGTERM
             begin = ray.remote(
                 num_cpus=self.cpus,
                 num_gpus=self.gpus,
                 max_retries=self.retries,
-                retry_exceptions=[Interrupted],  # a machine that is taken away asks its workers to stop
+                retry_exceptions=[
+                    Interrupted
+                ],  # a machine that is taken away asks its workers to stop
                 runtime_env={"env_vars": _variables()},
             )(_serve).options(name="run")
             here = Path.cwd()
-            pending = {begin.remote(function, task, here, self.cpus, self.gpus): i for i, task in enumerate(tasks)}
+            pending = {
+                begin.remote(function, task, here, self.cpus, self.gpus): i
+                for i, task in enumerate(tasks)
+            }
             told = unfinished = False
             while pending:
                 if stop and not told:
@@ -124,7 +134,9 @@ def import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise ValueError('--engine ray needs an extra package: pip install "fairmargin[ray]"') from error
+        raise ValueError(
+            '--engine ray needs an extra package: pip install "fairmargin[ray]"'
+        ) from error
 
 
 def _knock(address: str) -> None:
@@ -136,7 +148,11 @@ def _knock(address: str) -> None:
 
 def _variables() -> dict[str, str]:
     """Of the environment, what a worker on another machine has to know."""
-    return {VARIABLE: str(Path(root).expanduser().absolute())} if (root := os.environ.get(VARIABLE)) else {}
+    return (
+        {VARIABLE: str(Path(root).expanduser().absolute())}
+        if (root := os.environ.get(VARIABLE))
+        else {}
+    )
 
 
 def _serve(function: Callable[[Any], Any], task: Any, here: Path, cpus: int, gpus: float) -> Any:

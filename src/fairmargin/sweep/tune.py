@@ -92,7 +92,10 @@ SPACES: dict[str, Space] = {
     },
     "dfr": {"method.penalty": OneOf(("l1", "l2"))},
     "jtt": {"method.first_epochs": OneOf((1, 2, 4)), "method.up_weight": Between(2, 100)},
-    "lff": {"method.q": Between(0.3, 0.9, log=False), "method.ema_decay": Between(0.5, 0.9, log=False)},
+    "lff": {
+        "method.q": Between(0.3, 0.9, log=False),
+        "method.ema_decay": Between(0.5, 0.9, log=False),
+    },
     "dfa": {
         "method.lambda_dis": Between(0.5, 20),
         "method.lambda_swap": Between(0.1, 2),
@@ -124,7 +127,9 @@ def space_of(method: str, epochs: float = math.inf) -> Space:
     space = RATE | SPACES.get(row, {}) | (FAIRKL if row != method else {})
     for key in PREPARATION:
         at = space.get(key)
-        if isinstance(at, OneOf) and (shorter := tuple(value for value in at.values if value < epochs)):
+        if isinstance(at, OneOf) and (
+            shorter := tuple(value for value in at.values if value < epochs)
+        ):
             space[key] = OneOf(shorter)
     return space
 
@@ -147,7 +152,9 @@ class Search(Protocol):
     def finished(self) -> list[Trial]: ...
 
 
-MakeSearch = Callable[[Path, Space, Mapping[str, Any], int], Search]  # its file, what to search, the first trial, seed
+MakeSearch = Callable[
+    [Path, Space, Mapping[str, Any], int], Search
+]  # its file, what to search, the first trial, seed
 
 
 class OptunaSearch:
@@ -157,7 +164,9 @@ class OptunaSearch:
         try:
             self.optuna: Any = importlib.import_module("optuna")
         except ImportError as error:
-            raise ValueError('tuning needs an extra package: pip install "fairmargin[optuna]"') from error
+            raise ValueError(
+                'tuning needs an extra package: pip install "fairmargin[optuna]"'
+            ) from error
         self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
         journal = self.optuna.storages.journal
         storage = journal.JournalStorage(journal.JournalFileBackend(str(file)))
@@ -178,13 +187,17 @@ class OptunaSearch:
         for begun in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
             if begun.params.keys() == self.distributions.keys():
                 return Trial(begun.number, _rounded(begun.params))
-            self.study.tell(begun.number, state=state.FAIL)  # stopped in the middle of a suggestion: nothing was run
+            self.study.tell(
+                begun.number, state=state.FAIL
+            )  # stopped in the middle of a suggestion: nothing was run
         # A generator for each trial: one that starts again after an interruption would repeat what it said before.
         number = len(self.study.get_trials(deepcopy=False, states=(state.COMPLETE,)))
         if number == 0 and not self.study.get_trials(deepcopy=False, states=(state.WAITING,)):
             self.study.enqueue_trial(self.first)
         numbers = np.random.SeedSequence((self.seed, number)).generate_state(1)
-        self.study.sampler = self.optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=int(numbers[0]))
+        self.study.sampler = self.optuna.samplers.TPESampler(
+            n_startup_trials=RANDOM_TRIALS, seed=int(numbers[0])
+        )
         new = self.study.ask(self.distributions)
         return Trial(new.number, _rounded(new.params))
 
@@ -240,13 +253,20 @@ def tune(
     if trials < 1:
         raise ValueError(f"trials must be at least 1; got {trials}")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("trials follow one another in one process; start fairmargin tune without torchrun")
+        raise ValueError(
+            "trials follow one another in one process; start fairmargin tune without torchrun"
+        )
     folder, aloud = prepare(engine, out), say if engine.alone else _print
-    tasks = [_Task(config, folder, trials, tuple(seeds), seed, tuple(command), aloud, search) for config in configs]
+    tasks = [
+        _Task(config, folder, trials, tuple(seeds), seed, tuple(command), aloud, search)
+        for config in configs
+    ]
     found: dict[int, Tuned] = {}
     called = lambda index: configs[index].method.name
     expected = (Unsuited,) if go_on else ()
-    for index, result in run_tasks(engine, _tune_one, tasks, expected=expected, say=say, called=called):
+    for index, result in run_tasks(
+        engine, _tune_one, tasks, expected=expected, say=say, called=called
+    ):
         method = called(index)
         if isinstance(result, Exception):
             say(f"{method} is left out: {result}")
@@ -285,7 +305,9 @@ def _tune_one(task: _Task) -> Tuned:
         trial = searching.next()
         shown = ", ".join(f"{key}={toml.value(value)}" for key, value in trial.settings.items())
         task.say(f"{method}, trial {number + 1} of {task.trials}: {shown}")
-        searching.tell(trial, _value(config, accuracy, trial, folder, seeds, task.command, task.say))
+        searching.tell(
+            trial, _value(config, accuracy, trial, folder, seeds, task.command, task.say)
+        )
     # Note: a longer search that went before counts no more than any other method's.
     return _conclude(config, accuracy, searching.finished()[: task.trials], folder)
 
@@ -305,7 +327,11 @@ def _accuracy(config: Config) -> str:
             "hold some out of the training data: --set data.valid_fraction=0.1"
         )
     # What the samples do not have, such as conflicting ones, cannot choose.
-    return config.evaluate.select if config.evaluate.select in available(data.valid, data.info) else "plain"
+    return (
+        config.evaluate.select
+        if config.evaluate.select in available(data.valid, data.info)
+        else "plain"
+    )
 
 
 def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
@@ -321,7 +347,9 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
     if before != now_seeds:
         changes.append(f"{before.removeprefix('# ')} → {now_seeds.removeprefix('# seeds ')}")
     if changes:
-        raise ValueError(f"{folder} holds trials of another configuration: {'; '.join(changes)}. Choose another --out")
+        raise ValueError(
+            f"{folder} holds trials of another configuration: {'; '.join(changes)}. Choose another --out"
+        )
 
 
 def _first_line(seeds: Sequence[int], config: Config) -> str:
@@ -338,12 +366,17 @@ def _standing(config: Config, space: Space) -> dict[str, Any]:
 
 def _values(config: Config) -> dict[str, Any]:
     """Of every key, the method's options with their defaults included."""
-    options = {f"method.{name}": option.default for name, option in MethodConfig.known(config.method.name).items()}
+    options = {
+        f"method.{name}": option.default
+        for name, option in MethodConfig.known(config.method.name).items()
+    }
     return options | dict(toml.leaves(tomllib.loads(configuration.dump(config))))
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    return configuration.override(config, [f"{key}={toml.value(value)}" for key, value in settings.items()])
+    return configuration.override(
+        config, [f"{key}={toml.value(value)}" for key, value in settings.items()]
+    )
 
 
 def _value(
@@ -360,7 +393,9 @@ def _value(
     for seed in seeds:
         chosen = with_settings(config, {**trial.settings, "seed": seed})
         try:
-            record = run(chosen, folder / f"trial-{trial.number:03d}" / f"seed-{seed}", command=command)
+            record = run(
+                chosen, folder / f"trial-{trial.number:03d}" / f"seed-{seed}", command=command
+            )
             found.append(validation_accuracy(record, accuracy))
         except Diverged as error:
             say(str(error))
@@ -382,7 +417,9 @@ def _conclude(config: Config, accuracy: str, trials: list[Trial], folder: Path) 
         f"# {config.method.name}: the best of {len(trials)} trials, number {best.number}, by validation accuracy "
         f"({accuracy}): {100 * (best.value or 0.0):.1f} %\n\n"
     )
-    write_atomically(file, (text + configuration.dump(with_settings(config, best.settings))).encode("utf-8"))
+    write_atomically(
+        file, (text + configuration.dump(with_settings(config, best.settings))).encode("utf-8")
+    )
     return Tuned(config.method.name, accuracy, trials, best, file)
 
 
@@ -416,4 +453,11 @@ _HEAD = ["method", "trials", "chosen by", "as configured", "best", "settings of 
 def _cells(row: Tuned) -> list[str]:
     percent = lambda trial: f"{100 * (trial.value or 0.0):.1f}"
     settings = ", ".join(f"{key} = {toml.value(value)}" for key, value in row.best.settings.items())
-    return [row.method, str(len(row.trials)), row.accuracy, percent(row.trials[0]), percent(row.best), settings]
+    return [
+        row.method,
+        str(len(row.trials)),
+        row.accuracy,
+        percent(row.trials[0]),
+        percent(row.best),
+        settings,
+    ]

@@ -78,7 +78,10 @@ def map_tasks(
                             print(f"{found}; its task begins again", file=sys.stderr, flush=True)
                             again.append(worker.item)
                         else:
-                            yield number, ChildProcessError(f"{found} (attempt {attempts[number]}); {LOST}")
+                            yield (
+                                number,
+                                ChildProcessError(f"{found} (attempt {attempts[number]}); {LOST}"),
+                            )
                     else:
                         if (item := following()) is not None:
                             worker.give(item)
@@ -118,7 +121,9 @@ class _Worker:
 
     def give(self, item: Item) -> None:
         self.item = item
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has died, which is going to be heard
+        with suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # it has died, which is going to be heard
             self.pipe.send_bytes(item[1])
 
     def hear(self) -> Any:
@@ -137,7 +142,10 @@ class _Worker:
             hint = " (out of memory? Fewer jobs need less)" if code == -signal.SIGKILL else ""
             return Ended(f"a worker was ended by {signal.Signals(-code).name}{hint}", killed=True)
         if self.ready:
-            return Ended(f"a worker ended by itself in the middle of its task, with exit code {code}", killed=False)
+            return Ended(
+                f"a worker ended by itself in the middle of its task, with exit code {code}",
+                killed=False,
+            )
         raise ChildProcessError(
             f"a worker ended before it began (exit code {code}), and said why above. Is this called by a script? What starts "
             'processes belongs under: if __name__ == "__main__":'

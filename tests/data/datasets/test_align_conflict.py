@@ -50,7 +50,8 @@ def test_labels_counts_and_pixels_come_from_the_files(folder):
     assert data.info.notes["archive"] == "30 aligned, 6 conflicting"
     assert "misplaced" not in data.info.notes
     paint = {
-        tuple(image[:, 0, 0].tolist()): (int(y), int(b)) for image, y, b in zip(*vars(data.train).values(), strict=True)
+        tuple(image[:, 0, 0].tolist()): (int(y), int(b))
+        for image, y, b in zip(*vars(data.train).values(), strict=True)
     }
     assert paint[(10 * 1 + 4, 28, 241)] == (1, 1)
     assert paint[(100 + 10 * 2 + 0, 240, 135)] == (2, 0)
@@ -104,7 +105,12 @@ def test_no_conflicting_test_image_is_an_error(folder):
 def test_large_images_stay_files_and_travel_to_workers(folder):
     data = build(folder, size=80)
     assert isinstance(data.train, FileSplit)
-    assert pickle.loads(pickle.dumps(data.train)).images(torch.tensor([0, 5])).shape == (2, 3, 80, 80)
+    assert pickle.loads(pickle.dumps(data.train)).images(torch.tensor([0, 5])).shape == (
+        2,
+        3,
+        80,
+        80,
+    )
 
 
 def test_other_files_are_passed_over(folder):
@@ -123,7 +129,9 @@ def test_a_file_in_the_wrong_folder_is_noted_and_its_name_counts(folder):
 
 
 def test_missing_ratio_names_what_there_is(folder):
-    with pytest.raises(MissingData, match=r"no align images under .*5pct.*holds the folders: 1pct, test"):
+    with pytest.raises(
+        MissingData, match=r"no align images under .*5pct.*holds the folders: 1pct, test"
+    ):
         build(folder, ratio="5pct")
 
 
@@ -196,7 +204,9 @@ def test_geometry_follows_the_usual_rounding(tmp_path):
     image.save(tmp_path / "x.png")
     resized = image.resize((341, 256), Image.Resampling.BILINEAR)
     expected = np.asarray(resized)[16 : 16 + 224, 58 : 58 + 224]
-    assert np.array_equal(Geometry(256, crop=224)(tmp_path / "x.png").permute(1, 2, 0).numpy(), expected)
+    assert np.array_equal(
+        Geometry(256, crop=224)(tmp_path / "x.png").permute(1, 2, 0).numpy(), expected
+    )
 
 
 def test_grey_palette_and_four_colour_files_become_rgb(tmp_path):

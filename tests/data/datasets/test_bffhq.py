@@ -30,7 +30,10 @@ def test_the_test_is_the_conflicting_images_unless_asked(root):
     assert data.info.class_names == ("young", "old")
     assert data.info.bias_names == ("female", "male")
     assert data.info.counts.tolist() == [[10, 1], [1, 10]]
-    assert sorted(zip(data.test.labels.tolist(), data.test.bias.tolist(), strict=True)) == [(0, 1), (1, 0)]
+    assert sorted(zip(data.test.labels.tolist(), data.test.bias.tolist(), strict=True)) == [
+        (0, 1),
+        (1, 0),
+    ]
     assert len(data.extra_tests["all"]) == 4
     assert len(bffhq.build(root, test_subset="all").test) == 4
 
@@ -40,7 +43,9 @@ def test_images_are_224_for_the_network_in_both_views(root):
     batch = data.train.images(torch.tensor([0, 1]))
     assert batch.shape == (2, 3, 224, 224)
     assert data.train_views(batch).shape == data.eval_views(batch).shape == (2, 3, 224, 224)
-    assert data.eval_views(batch)[0, 0, 0, 0].item() == pytest.approx((1 - 0.4914) / 0.2023, abs=1e-4)
+    assert data.eval_views(batch)[0, 0, 0, 0].item() == pytest.approx(
+        (1 - 0.4914) / 0.2023, abs=1e-4
+    )
 
 
 def test_validation_comes_from_training_because_the_own_folder_is_aligned_only(root):

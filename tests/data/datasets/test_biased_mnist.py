@@ -89,11 +89,15 @@ class TestMini:
         assert data.info.counts.diagonal().sum().item() / 3600 == pytest.approx(0.9, abs=0.01)
 
     def test_unbiased_test_set(self):
-        assert (self.data.test.labels == self.data.test.bias).float().mean().item() == pytest.approx(0.1, abs=0.005)
+        assert (
+            self.data.test.labels == self.data.test.bias
+        ).float().mean().item() == pytest.approx(0.1, abs=0.005)
 
     def test_test_digits_do_not_depend_on_seed_or_rho(self):
         other = biased_mnist.build_mini(Path("unused"), rho=0.99, seed=5)
-        shape = lambda split: sorted(hashlib.md5((x[0] == 255).numpy().tobytes()).hexdigest() for x in digits(split))
+        shape = lambda split: sorted(
+            hashlib.md5((x[0] == 255).numpy().tobytes()).hexdigest() for x in digits(split)
+        )
         assert shape(self.data.test) == shape(other.test)
 
     def test_background_has_the_colour_of_the_bias(self):
@@ -119,7 +123,9 @@ def test_palettes_and_digit_colour():
     bias = np.array([9, 9])
     assert biased_mnist.colour(grey, bias)[0, 0, 0].tolist() == [50, 255, 128]
     assert biased_mnist.colour(grey, bias, palette="rebias")[0, 0, 0].tolist() == [128, 128, 128]
-    painted = biased_mnist.colour(grey, bias, background=False)  # the paper's own tenth colour is for backgrounds only
+    painted = biased_mnist.colour(
+        grey, bias, background=False
+    )  # the paper's own tenth colour is for backgrounds only
     assert painted[0, 6, 6].tolist() == [128, 128, 128]
     assert biased_mnist.build_mini(Path("unused"), background=False).info.bias_names[9] == "grey"
     assert biased_mnist.build_mini(Path("unused")).info.bias_names[9] == "spring green"

@@ -8,7 +8,11 @@ from fairmargin.data.sources import MissingData
 from fairmargin.data.split import as_evaluated
 
 ATTRIBUTES = ["Smiling", "Blond_Hair", "Heavy_Makeup", "Male"]
-GROUPS = {0: (20, 10, 9, 1), 1: (4, 3, 2, 1), 2: (3, 3, 2, 2)}  # images of group 2·blond + male in each partition
+GROUPS = {
+    0: (20, 10, 9, 1),
+    1: (4, 3, 2, 1),
+    2: (3, 3, 2, 2),
+}  # images of group 2·blond + male in each partition
 
 
 def table():
@@ -25,15 +29,23 @@ def table():
 
 def write_text(folder, rows, header=ATTRIBUTES):
     lines = [f"{name}  " + "  ".join(f"{v:2d}" for v in values) for name, values, _ in rows]
-    (folder / "list_attr_celeba.txt").write_text("\n".join([str(len(rows)), " ".join(header) + " ", *lines]) + "\n")
-    (folder / "list_eval_partition.txt").write_text("".join(f"{name} {part}\n" for name, _, part in rows))
+    (folder / "list_attr_celeba.txt").write_text(
+        "\n".join([str(len(rows)), " ".join(header) + " ", *lines]) + "\n"
+    )
+    (folder / "list_eval_partition.txt").write_text(
+        "".join(f"{name} {part}\n" for name, _, part in rows)
+    )
 
 
 def write_comma(folder, rows):
     lines = [",".join([name, *map(str, values)]) for name, values, _ in rows]
-    (folder / "list_attr_celeba.csv").write_text("\n".join([",".join(["image_id", *ATTRIBUTES]), *lines]) + "\n")
+    (folder / "list_attr_celeba.csv").write_text(
+        "\n".join([",".join(["image_id", *ATTRIBUTES]), *lines]) + "\n"
+    )
     lines = [f"{name},{part}" for name, _, part in rows]
-    (folder / "list_eval_partition.csv").write_text("\n".join(["image_id,partition", *lines]) + "\n")
+    (folder / "list_eval_partition.csv").write_text(
+        "\n".join(["image_id,partition", *lines]) + "\n"
+    )
 
 
 @pytest.fixture
@@ -132,7 +144,9 @@ def test_biascon_makeup_is_not_thinned(folder):
 
 
 def test_missing_tables_and_images(folder, tmp_path):
-    with pytest.raises(MissingData, match=r"neither list_attr_celeba\.txt nor list_attr_celeba\.csv"):
+    with pytest.raises(
+        MissingData, match=r"neither list_attr_celeba\.txt nor list_attr_celeba\.csv"
+    ):
         celeba.build(tmp_path / "nowhere")
     (folder / "img_align_celeba/000003.jpg").unlink()
     with pytest.raises(MissingData, match=r"1 of 60 listed images are not in .*000003\.jpg"):

@@ -21,7 +21,9 @@ def root():
 def test_lff_digits_have_their_colour(root):
     data = coloured_mnist.build(root, ratio=5, valid_fraction=0.0)
     assert int((data.train.labels != data.train.bias).sum()) == 3000
-    bright = data.train.pixels.amax((2, 3)).float() / 255  # of each channel: the colour, where the digit is full white
+    bright = (
+        data.train.pixels.amax((2, 3)).float() / 255
+    )  # of each channel: the colour, where the digit is full white
     means = torch.from_numpy(coloured_mnist.COLOURS).float()
     for k in range(10):
         seen = bright[data.train.bias == k].median(0).values
@@ -45,10 +47,14 @@ def test_irm_environments(root):
 def test_lnl_train_colours_follow_the_digit_and_test_colours_do_not(root):
     data = coloured_mnist.build(root, family="lnl")
     assert torch.equal(data.train.labels, data.train.bias)
-    assert (data.test.labels == data.test.bias).float().mean().item() == pytest.approx(0.1, abs=0.02)
+    assert (data.test.labels == data.test.bias).float().mean().item() == pytest.approx(
+        0.1, abs=0.02
+    )
 
 
-@pytest.mark.parametrize(("patch", "pixels"), [("large", 784), ("medium", 16), ("small", 4), ("variance-high", 49)])
+@pytest.mark.parametrize(
+    ("patch", "pixels"), [("large", 784), ("medium", 16), ("small", 4), ("variance-high", 49)]
+)
 def test_spuco_colours_part_of_the_background(root, patch, pixels):
     data = coloured_mnist.build(root, family="spuco", patch=patch, valid_fraction=0.0)
     assert data.info.counts.shape == (5, 5)

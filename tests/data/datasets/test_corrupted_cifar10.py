@@ -52,7 +52,9 @@ def test_cache_is_used_and_a_damaged_one_is_made_again(small, monkeypatch):
     assert len(files) == 2
     assert not list((root / "cache" / "corrupted-cifar10").glob("*.part"))
     with monkeypatch.context() as patch:
-        patch.setattr(corrupted_cifar10, "_corrupt", lambda *a: pytest.fail("the cache was not used"))
+        patch.setattr(
+            corrupted_cifar10, "_corrupt", lambda *a: pytest.fail("the cache was not used")
+        )
         second = corrupted_cifar10.build(root, ratio=5, mapping="lff1")
     assert torch.equal(first.train.pixels, second.train.pixels)
     files[0].write_bytes(files[0].read_bytes()[:1000])
@@ -105,11 +107,19 @@ def test_on_the_real_cifar10(tmp_path):
         except OSError as error:
             pytest.skip(f"CIFAR-10 cannot be fetched: {error}")
     _, train, _, test = raw.cifar10(sources.locate("cifar10", root))
-    hashes = {0.05: "7932ed2d3978ffe4", 0.02: "5e123b8944694b04", 0.01: "340a321e53edfdbe", 0.005: "63180e4cd4c31d01"}
+    hashes = {
+        0.05: "7932ed2d3978ffe4",
+        0.02: "5e123b8944694b04",
+        0.01: "340a321e53edfdbe",
+        0.005: "63180e4cd4c31d01",
+    }
     for skew, expected in hashes.items():
         bias = assign_by_milestones(train, 1 - skew)
         assert hashlib.sha256(bias.tobytes()).hexdigest()[:16] == expected
-    assert hashlib.sha256(assign_by_milestones(test, 0.1).tobytes()).hexdigest()[:16] == "ede6cce01d8576a7"
+    assert (
+        hashlib.sha256(assign_by_milestones(test, 0.1).tobytes()).hexdigest()[:16]
+        == "ede6cce01d8576a7"
+    )
     data = corrupted_cifar10.build(tmp_path if root == tmp_path else root, ratio=5)
     assert (len(data.train), len(data.valid), len(data.test)) == (45000, 5000, 10000)
     assert int((data.train.labels != data.train.bias).sum()) == 2250

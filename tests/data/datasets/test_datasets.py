@@ -24,9 +24,13 @@ def test_every_builder_takes_a_root_and_keywords_with_types():
 
 def test_build_by_name_and_its_errors(tmp_path):
     assert len(build("biased-mnist-mini", rho=0.9).train) == 3600
-    with pytest.raises(ValueError, match="unknown dataset 'biased-mnst': did you mean 'biased-mnist'"):
+    with pytest.raises(
+        ValueError, match="unknown dataset 'biased-mnst': did you mean 'biased-mnist'"
+    ):
         build("biased-mnst")
-    with pytest.raises(ValueError, match="unknown option of biased-mnist-mini 'roh': did you mean 'rho'"):
+    with pytest.raises(
+        ValueError, match="unknown option of biased-mnist-mini 'roh': did you mean 'rho'"
+    ):
         build("biased-mnist-mini", roh=0.9)
     with pytest.raises(ValueError, match="needs the path of a manifest"):
         build("folder")
@@ -61,7 +65,9 @@ class TestParse:
             "base": Path("x/y"),
             "test_fraction": None,
         }
-        mini = options.parse(DATASETS["biased-mnist-mini"], "biased-mnist-mini", ["--no-background", "--rho", "1"])
+        mini = options.parse(
+            DATASETS["biased-mnist-mini"], "biased-mnist-mini", ["--no-background", "--rho", "1"]
+        )
         assert mini == {"background": False, "rho": 1.0}
 
     @pytest.mark.parametrize(
@@ -80,7 +86,9 @@ class TestParse:
 
 def test_show_draws_the_embedded_dataset(tmp_path):
     picture = tmp_path / "mini.png"
-    result = runner.invoke(app, ["data", "show", "biased-mnist-mini", "--rho", "0.9", "--out", str(picture)])
+    result = runner.invoke(
+        app, ["data", "show", "biased-mnist-mini", "--rho", "0.9", "--out", str(picture)]
+    )
     assert result.exit_code == 0, result.output
     assert "3,600 train, 400 valid, 1,000 test" in result.output
     with Image.open(picture) as image:
@@ -93,7 +101,9 @@ def test_own_images_with_broken_rows(tmp_path):
     random = np.random.default_rng(0)
     rows = ["path,label,bias,split"]
     for i in range(40):
-        Image.fromarray(random.integers(256, size=(16, 16, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+        Image.fromarray(random.integers(256, size=(16, 16, 3), dtype=np.uint8)).save(
+            tmp_path / f"{i}.png"
+        )
         rows.append(f"{i}.png,{'ab'[i % 2]},{'xy'[i // 2 % 2]},{'test' if i % 4 == 3 else 'train'}")
     rows[5] = "gone.png,a,x,train"
     rows[9] = "8.png,,x,train"
@@ -102,13 +112,17 @@ def test_own_images_with_broken_rows(tmp_path):
     manifest.write_text("\n".join(rows) + "\n")
     out = tmp_path / "out" / "picture.png"
     before = sorted(tmp_path.iterdir())
-    result = runner.invoke(app, ["data", "show", str(manifest), "--image-size", "16", "--out", str(out)])
+    result = runner.invoke(
+        app, ["data", "show", str(manifest), "--image-size", "16", "--out", str(out)]
+    )
     assert result.exit_code == 2, result.output
     for name in ("gone.png", "8.png", "12.png"):
         assert name in result.output
     assert "3 problems, nothing was loaded" in result.output
     assert sorted(tmp_path.iterdir()) == before
-    result = runner.invoke(app, ["data", "show", str(manifest), "--image-size", "16", "--out", str(out), "--skip-bad"])
+    result = runner.invoke(
+        app, ["data", "show", str(manifest), "--image-size", "16", "--out", str(out), "--skip-bad"]
+    )
     assert result.exit_code == 0, result.output
     assert "skipped" in result.output
     assert out.exists()
@@ -117,7 +131,8 @@ def test_own_images_with_broken_rows(tmp_path):
 def test_a_large_report_names_every_bad_row(tmp_path):
     manifest = tmp_path / "manifest.csv"
     manifest.write_text(
-        "path,label,split\n" + "".join(f"gone{i}.png,a,{'test' if i % 3 else 'train'}\n" for i in range(150))
+        "path,label,split\n"
+        + "".join(f"gone{i}.png,a,{'test' if i % 3 else 'train'}\n" for i in range(150))
     )
     result = runner.invoke(app, ["data", "show", str(manifest), "--out", str(tmp_path / "out.png")])
     assert result.exit_code == 2
@@ -140,5 +155,9 @@ def test_the_paths_of_a_table_may_start_elsewhere(tmp_path, monkeypatch):
     lost = runner.invoke(app, [*table, "--root", "pictures"])
     assert lost.exit_code == 2
     assert "start from is --base" in " ".join(lost.output.split())
-    config = load(dataset="tables/my.csv", method="ce", overrides=["data.base=pictures", "data.valid_fraction=0"])
+    config = load(
+        dataset="tables/my.csv",
+        method="ce",
+        overrides=["data.base=pictures", "data.valid_fraction=0"],
+    )
     assert len(runs_build.data(config).train) == 6

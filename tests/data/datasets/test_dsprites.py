@@ -38,10 +38,14 @@ def numbers(split):
 
 
 def factors(split):
-    return dict(zip(FACTORS, np.unravel_index(numbers(split), tuple(FACTORS.values())), strict=True))
+    return dict(
+        zip(FACTORS, np.unravel_index(numbers(split), tuple(FACTORS.values())), strict=True)
+    )
 
 
-@pytest.mark.parametrize(("target", "bias"), [("shape", "scale"), ("shape", "x"), ("scale", "orientation"), ("x", "y")])
+@pytest.mark.parametrize(
+    ("target", "bias"), [("shape", "scale"), ("shape", "x"), ("scale", "orientation"), ("x", "y")]
+)
 def test_labels_and_bias_are_factors_of_the_picture(root, target, bias):
     data = dsprites.build(root, target=target, bias=bias, rho=0.5, **SMALL)
     classes = FACTORS[target]
@@ -76,7 +80,10 @@ def test_all_other_factors_are_uniform_and_the_seed_draws_them(root):
     ("options", "message"),
     [
         ({"target": "shpe"}, "did you mean 'shape'"),
-        ({"target": "scale", "bias": "shape"}, "the bias must be another factor, with at least as many values"),
+        (
+            {"target": "scale", "bias": "shape"},
+            "the bias must be another factor, with at least as many values",
+        ),
         ({"bias": "shape"}, "another factor"),
         ({"rho": 2.0}, r"rho must lie in \[0, 1\]"),
         ({"train": 5}, "one for each cell"),

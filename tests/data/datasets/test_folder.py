@@ -10,7 +10,13 @@ import torch
 from PIL import Image
 
 from fairmargin.data import table as table_module
-from fairmargin.data.datasets.folder import BadManifest, build, natural_order, read_folder, read_manifest
+from fairmargin.data.datasets.folder import (
+    BadManifest,
+    build,
+    natural_order,
+    read_folder,
+    read_manifest,
+)
 from fairmargin.data.split import ArraySplit, FileSplit
 
 FRACTIONS = {"valid_fraction": 0.2, "test_fraction": 0.2}
@@ -107,11 +113,16 @@ def test_skip_bad_keeps_the_good_rows_and_records_the_others(tmp_path):
     (tmp_path / "images" / "9.png").unlink()
     checked = read_manifest(manifest, skip_bad=True)
     assert [problem.row for problem in checked.skipped] == [9, 11]
-    assert [sample.row for sample in checked.samples] == [r for r in range(2, 42) if r not in (9, 11)]
+    assert [sample.row for sample in checked.samples] == [
+        r for r in range(2, 42) if r not in (9, 11)
+    ]
     data = build(manifest, skip_bad=True, **FRACTIONS)
     assert len(data.train) + len(data.valid) + len(data.test) == 38
     skipped = data.info.notes["skipped"].splitlines()
-    assert [line.split(":")[0] for line in skipped] == ["row 9, images/7.png", "row 11, images/9.png"]
+    assert [line.split(":")[0] for line in skipped] == [
+        "row 9, images/7.png",
+        "row 11, images/9.png",
+    ]
     assert "skipped" not in build(small(tmp_path), **FRACTIONS).info.notes
 
 
@@ -127,8 +138,15 @@ def test_skip_bad_cannot_skip_everything(tmp_path):
 def test_a_class_whose_training_rows_are_all_bad_leaves_the_test_too(tmp_path):
     for name in "abc":
         picture(tmp_path / f"{name}.png")
-    rows = [["a.png", "cat", "train"], ["gone.png", "dog", "train"], ["b.png", "dog", "test"], ["c.png", "cat", "test"]]
-    checked = read_manifest(table(tmp_path / "m.csv", ["path", "label", "split"], rows), skip_bad=True)
+    rows = [
+        ["a.png", "cat", "train"],
+        ["gone.png", "dog", "train"],
+        ["b.png", "dog", "test"],
+        ["c.png", "cat", "test"],
+    ]
+    checked = read_manifest(
+        table(tmp_path / "m.csv", ["path", "label", "split"], rows), skip_bad=True
+    )
     assert checked.class_names == ("cat",)
     assert [sample.file for sample in checked.samples] == ["a.png", "c.png"]
     assert checked.warnings == ('class "cat" has only one training sample',)
@@ -189,7 +207,12 @@ def test_several_bias_columns_become_one_attribute(tmp_path):
     one = read_manifest(manifest, bias_columns=["light"])
     assert one.bias_names == read_manifest(manifest, bias_columns="light").bias_names == ("2", "10")
     data = build(manifest, bias_columns=("place", "light"), valid_fraction=0, test_fraction=0.17)
-    known = torch.cat([s.bias if s.bias is not None else torch.full((len(s),), -1) for s in (data.train, data.test)])
+    known = torch.cat(
+        [
+            s.bias if s.bias is not None else torch.full((len(s),), -1)
+            for s in (data.train, data.test)
+        ]
+    )
     assert sorted(known.tolist()) == [-1, -1, -1, 0, 1, 2]
 
 
@@ -209,25 +232,41 @@ def test_no_known_bias_is_no_bias(tmp_path):
 def test_csv_as_spreadsheets_write_it(tmp_path, delimiter):
     """With a byte-order mark, with semicolons where the comma is the decimal point, with a blank line in front."""
     picture(tmp_path / "a.png")
-    lines = ["", delimiter.join(["path", "label", "bias"]), delimiter.join(["a.png", '"owl; barn, old\tone"', "1"])]
+    lines = [
+        "",
+        delimiter.join(["path", "label", "bias"]),
+        delimiter.join(["a.png", '"owl; barn, old\tone"', "1"]),
+    ]
     (tmp_path / "m.csv").write_text("\n".join(lines), encoding="utf-8-sig")
     (sample,) = read_manifest(tmp_path / "m.csv").samples
-    assert (sample.file, sample.label, sample.bias, sample.row) == ("a.png", "owl; barn, old\tone", "1", 3)
+    assert (sample.file, sample.label, sample.bias, sample.row) == (
+        "a.png",
+        "owl; barn, old\tone",
+        "1",
+        3,
+    )
 
 
 def test_columns_go_by_any_name_and_a_wrong_name_gets_a_hint(tmp_path):
     picture(tmp_path / "a.png")
     header = ["file", "species", "habitat", "fold"]
     manifest = table(tmp_path / "m.csv", header, [["a.png", "owl", "wood", "TRAIN"]])
-    names = {"path_column": "file", "label_column": "species", "bias_columns": ["habitat"], "split_column": "fold"}
+    names = {
+        "path_column": "file",
+        "label_column": "species",
+        "bias_columns": ["habitat"],
+        "split_column": "fold",
+    }
     (sample,) = read_manifest(manifest, **names).samples
     assert (sample.label, sample.bias, sample.split) == ("owl", "wood", "train")
     with pytest.raises(
-        BadManifest, match=r'no column "specie": did you mean "species"\? .*file, species, habitat, fold'
+        BadManifest,
+        match=r'no column "specie": did you mean "species"\? .*file, species, habitat, fold',
     ):
         read_manifest(manifest, **{**names, "label_column": "specie"})
     with pytest.raises(
-        BadManifest, match=r'no column "path"[^$]*--set data.path_column=… \("data show": --path-column …'
+        BadManifest,
+        match=r'no column "path"[^$]*--set data.path_column=… \("data show": --path-column …',
     ):
         read_manifest(manifest)
     with pytest.raises(BadManifest, match='no column "folds"'):
@@ -246,7 +285,9 @@ def test_tab_separated_byte_order_mark_and_blank_lines(tmp_path):
     tsv = table(tmp_path / "m.TSV", ["path", "label"], [["a, b.png", "owl"]], delimiter="\t")
     assert read_manifest(tsv).samples[0].file == "a, b.png"
     marked = tmp_path / "m.csv"
-    marked.write_bytes('\ufeffpath,label\r\n\r\n"a, b.png",Käuzchen\r\n\r\ngone.png,owl\r\n'.encode())
+    marked.write_bytes(
+        '\ufeffpath,label\r\n\r\n"a, b.png",Käuzchen\r\n\r\ngone.png,owl\r\n'.encode()
+    )
     assert read_manifest(marked, skip_bad=True).class_names == ("Käuzchen",)
     with pytest.raises(BadManifest) as caught:
         read_manifest(marked)
@@ -277,7 +318,11 @@ def test_text_that_is_not_utf8_and_tables_that_break_off(tmp_path):
 def test_absolute_paths_are_fine_without_a_root(tmp_path):
     there = picture(tmp_path / "elsewhere" / "a.png")
     (tmp_path / "lists").mkdir()
-    manifest = table(tmp_path / "lists" / "m.csv", ["path", "label"], [[there, "owl"], [tmp_path / "gone.png", "owl"]])
+    manifest = table(
+        tmp_path / "lists" / "m.csv",
+        ["path", "label"],
+        [[there, "owl"], [tmp_path / "gone.png", "owl"]],
+    )
     with pytest.raises(BadManifest) as caught:
         read_manifest(manifest)
     assert [(p.row, p.reason) for p in caught.value.problems] == [(3, "no such file")]
@@ -290,7 +335,11 @@ def test_parquet_gives_what_csv_gives(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     for name in "abc":
         picture(tmp_path / f"{name}.png")
-    columns = {"path": ["a.png", "b.png", "gone.png"], "label": [10, 2, 2], "bias": [1.0, None, float("nan")]}
+    columns = {
+        "path": ["a.png", "b.png", "gone.png"],
+        "label": [10, 2, 2],
+        "bias": [1.0, None, float("nan")],
+    }
     parquet.write_table(pa.table(columns), tmp_path / "m.parquet")
     checked = read_manifest(tmp_path / "m.parquet", skip_bad=True)
     assert checked.class_names == ("2", "10")
@@ -314,10 +363,13 @@ def test_parquet_values_become_text(tmp_path, monkeypatch):
     picture(tmp_path / "a.png")
     columns = {"path": ["a.png", "gone.png"], "label": [3, 3], "bias": [float("nan"), 2.0]}
     contents = SimpleNamespace(
-        column_names=list(columns), columns=[SimpleNamespace(to_pylist=lambda v=v: v) for v in columns.values()]
+        column_names=list(columns),
+        columns=[SimpleNamespace(to_pylist=lambda v=v: v) for v in columns.values()],
     )
     monkeypatch.setattr(
-        table_module.importlib, "import_module", lambda name: SimpleNamespace(read_table=lambda path: contents)
+        table_module.importlib,
+        "import_module",
+        lambda name: SimpleNamespace(read_table=lambda path: contents),
     )
     (tmp_path / "m.parquet").touch()
     checked = read_manifest(tmp_path / "m.parquet", skip_bad=True)
@@ -332,7 +384,13 @@ def test_names_are_in_natural_order():
 
 
 def test_image_folder_with_splits(tmp_path):
-    for name in ("train/dog/1.PNG", "train/dog/deep/2.png", "train/cat/3.jpg", "train/cat/4.png", "Val/cat/5.png"):
+    for name in (
+        "train/dog/1.PNG",
+        "train/dog/deep/2.png",
+        "train/cat/3.jpg",
+        "train/cat/4.png",
+        "Val/cat/5.png",
+    ):
         picture(tmp_path / name)
     picture(tmp_path / "test" / "dog" / "6.png")
     picture(tmp_path / "train" / "dog" / ".hidden.png")
@@ -355,7 +413,11 @@ def test_image_folder_with_splits(tmp_path):
     picture(tmp_path / "test" / "eel" / "8.png").write_bytes(b"broken")
     with pytest.raises(BadManifest) as caught:
         read_folder(tmp_path)
-    assert {problem.file for problem in caught.value.problems} == {"loose.png", "extra/dog/7.png", "test/eel/8.png"}
+    assert {problem.file for problem in caught.value.problems} == {
+        "loose.png",
+        "extra/dog/7.png",
+        "test/eel/8.png",
+    }
     assert all(problem.row is None for problem in caught.value.problems)
 
 
@@ -385,7 +447,9 @@ def test_linked_class_folders_are_read_and_circles_end(tmp_path):
 
 def test_splits_are_a_function_of_the_seed_and_never_overlap(tmp_path):
     manifest = small(tmp_path, rows=200)
-    one, same, other = (build(manifest, memory_limit=0, seed=seed, **FRACTIONS) for seed in (1, 1, 2))
+    one, same, other = (
+        build(manifest, memory_limit=0, seed=seed, **FRACTIONS) for seed in (1, 1, 2)
+    )
     assert one.train.paths == same.train.paths
     assert one.valid.paths == same.valid.paths
     assert one.valid.paths != other.valid.paths
@@ -418,7 +482,9 @@ def test_marked_splits_stay_as_marked(tmp_path):
 
 def test_where_no_test_is_needed_there_may_be_none(tmp_path):
     manifest = small(tmp_path)
-    with pytest.raises(ValueError, match=r"marks no usable test samples.*--set data\.test_fraction=0\.2"):
+    with pytest.raises(
+        ValueError, match=r"marks no usable test samples.*--set data\.test_fraction=0\.2"
+    ):
         build(manifest)
     whole = build(manifest, test_needed=False, valid_fraction=0)
     assert (len(whole.train), len(whole.valid), len(whole.test)) == (40, 0, 0)
@@ -430,7 +496,8 @@ def test_where_no_test_is_needed_there_may_be_none(tmp_path):
 def test_large_sets_stay_in_files_with_the_same_pixels(tmp_path):
     manifest = small(tmp_path)
     kept, filed = (
-        build(manifest, image_size=8, memory_limit=limit, **FRACTIONS) for limit in (2**20, 40 * 8 * 8 * 3 - 1)
+        build(manifest, image_size=8, memory_limit=limit, **FRACTIONS)
+        for limit in (2**20, 40 * 8 * 8 * 3 - 1)
     )
     assert isinstance(kept.train, ArraySplit)
     assert isinstance(filed.train, FileSplit)

@@ -31,7 +31,17 @@ def root(tmp_path):
 
 
 def test_the_nine_classes_of_rebias():
-    assert tuple(imagenet.NINE) == ("dog", "cat", "frog", "turtle", "bird", "monkey", "fish", "crab", "insect")
+    assert tuple(imagenet.NINE) == (
+        "dog",
+        "cat",
+        "frog",
+        "turtle",
+        "bird",
+        "monkey",
+        "fish",
+        "crab",
+        "insect",
+    )
     wnids = [wnid for group in imagenet.NINE.values() for wnid in group]
     assert len(wnids) == len(set(wnids)) == 42
     assert {name: 50 * len(group) for name, group in imagenet.NINE.items()} == {
@@ -54,7 +64,9 @@ def test_any_folder_ranks_its_classes(root):
     assert list(data.info.class_names) == sorted((*DOGS[:2], FROGS[0], *CRABS[:2], "n09999999"))
     assert (len(data.train), len(data.valid), len(data.test)) == (54, 6, 12)
     assert data.valid.labels.tolist() == list(range(6))  # one of each class
-    assert [data.info.class_names[y] for y in data.test.labels] == [path.parent.name for path in data.test.paths]
+    assert [data.info.class_names[y] for y in data.test.labels] == [
+        path.parent.name for path in data.test.paths
+    ]
     assert data.train.bias is None
     assert data.info.counts.shape == (6, 0)
     assert imagenet.build(root / "imagenet").test.paths == data.test.paths
@@ -86,7 +98,11 @@ def test_training_is_decoded_to_256_and_everything_else_as_in_evaluation(root):
 
 @pytest.mark.parametrize(
     ("views", "shape"),
-    [("crop-flip", (1, 3, 56, 56)), ("resized-crop-flip", (1, 3, 56, 56)), ("supcon", (1, 2, 3, 56, 56))],
+    [
+        ("crop-flip", (1, 3, 56, 56)),
+        ("resized-crop-flip", (1, 3, 56, 56)),
+        ("supcon", (1, 2, 3, 56, 56)),
+    ],
 )
 def test_views_and_size(root, views, shape):
     data = imagenet.build_100(root, views=views, size=56)
@@ -105,7 +121,9 @@ def test_imagenet_a_keeps_the_nine_classes(root, tmp_path):
 
 @pytest.mark.parametrize("inside", ["", "train"])
 @pytest.mark.parametrize("ending", ["", "-stylized-monet"])
-def test_stylised_copies_join_training_but_not_those_of_validation_images(root, tmp_path, inside, ending):
+def test_stylised_copies_join_training_but_not_those_of_validation_images(
+    root, tmp_path, inside, ending
+):
     for wnid in (DOGS[0], "n01498041"):
         fill(tmp_path / "sin" / inside, wnid, [f"{wnid}_{i}{ending}.JPEG" for i in range(10)])
     before = imagenet.build_9(root)
@@ -115,12 +133,16 @@ def test_stylised_copies_join_training_but_not_those_of_validation_images(root, 
     added = data.train.paths[len(before.train) :]
     assert data.train.paths[: len(before.train)] == before.train.paths
     assert len(added) == 10 - held_out
-    assert {path.stem.split("-")[0] for path in added}.isdisjoint(path.stem for path in data.valid.paths)
+    assert {path.stem.split("-")[0] for path in added}.isdisjoint(
+        path.stem for path in data.valid.paths
+    )
     assert data.train.labels[len(before.train) :].tolist() == [0] * len(added)
 
 
 def test_missing_trees_say_where_was_looked(tmp_path):
-    with pytest.raises(MissingData, match=r"imagenet9.*imagenet; expected train/<wnid>/\* and val/<wnid>/\*"):
+    with pytest.raises(
+        MissingData, match=r"imagenet9.*imagenet; expected train/<wnid>/\* and val/<wnid>/\*"
+    ):
         imagenet.build_9(tmp_path)
 
 
@@ -209,7 +231,9 @@ def test_unbiased_accuracy_by_hand():
     clusters = torch.stack([first, torch.full((40,), 4), first], 1)
     by_hand = (2.5 / 3 + (15 / 20 + 11 / 20) / 2 + 2.5 / 3) / 3
     assert imagenet.unbiased_accuracy(correct, labels, clusters) == pytest.approx(by_hand)
-    assert imagenet.unbiased_accuracy(correct.bool(), labels, clusters[:, :1], min_cell=1) == pytest.approx(2.5 / 4)
+    assert imagenet.unbiased_accuracy(
+        correct.bool(), labels, clusters[:, :1], min_cell=1
+    ) == pytest.approx(2.5 / 4)
 
 
 def test_unbiased_accuracy_agrees_with_loops():

@@ -15,13 +15,16 @@ def fill(folder, classes, train="5pct"):
     for y in range(classes):
         for i in range(10):
             picture(folder / train / f"align/{y}/{i}_{y}_{y}.png")
-        picture(folder / train / f"conflict/{y}/9_{y}_{(y + 2) % classes if classes > 2 else 1 - y}.png")
+        picture(
+            folder / train / f"conflict/{y}/9_{y}_{(y + 2) % classes if classes > 2 else 1 - y}.png"
+        )
         for b in range(classes):
             picture(folder / f"test/{y}/{b}_{y}_{b}.png")
 
 
 @pytest.mark.parametrize(
-    ("name", "folder", "classes", "size"), [("cmnist", "cmnist", 10, 28), ("dogs-and-cats", "dogs_and_cats", 2, 224)]
+    ("name", "folder", "classes", "size"),
+    [("cmnist", "cmnist", 10, 28), ("dogs-and-cats", "dogs_and_cats", 2, 224)],
 )
 def test_archives_of_the_common_layout(tmp_path, name, folder, classes, size):
     fill(tmp_path / folder, classes)

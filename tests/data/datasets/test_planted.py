@@ -50,7 +50,9 @@ def test_tint_is_colour_without_brightness():
     colours = planted.tint(np.arange(6), 6)
     np.testing.assert_allclose(colours.sum(1), 0, atol=1e-12)
     np.testing.assert_allclose(colours[0], [1, -0.5, -0.5], atol=1e-12)  # red
-    np.testing.assert_allclose(colours[2], [-0.5, 1, -0.5], atol=1e-12)  # a third of the wheel further: green
+    np.testing.assert_allclose(
+        colours[2], [-0.5, 1, -0.5], atol=1e-12
+    )  # a third of the wheel further: green
     distance = np.linalg.norm(colours[:, None] - colours, axis=-1) + 9 * np.eye(6)
     np.testing.assert_allclose(distance.min(1), distance.min())  # neighbours are equally far apart
 
@@ -60,7 +62,9 @@ def test_bars_lie_at_their_angles():
     angle = np.array([0, 1, 2, 3])
     bars = planted.bar(angle, 4, 12, np.random.RandomState(0))
     down, right = np.gradient(bars, axis=(1, 2))
-    found = 0.5 * np.arctan2(2 * (down * right).sum((1, 2)), (right**2 - down**2).sum((1, 2)))  # of the gradients
+    found = 0.5 * np.arctan2(
+        2 * (down * right).sum((1, 2)), (right**2 - down**2).sum((1, 2))
+    )  # of the gradients
     along = (np.degrees(found) + 90) % 180
     apart = np.abs(along - 45 * angle)
     assert np.minimum(apart, 180 - apart).max() < 3

@@ -78,7 +78,9 @@ def test_the_share_is_rounded_as_in_the_public_code():
     """1 − 0.9 is a little below 0.1, so of 100 majority samples the rule keeps 9 others and not 10."""
     labels = torch.tensor([0] * 100 + [1] * 50 + [1] * 31 + [0] * 2)
     bias = torch.tensor([0] * 150 + [1] * 33)
-    kept = utkface._skewed(FileSplit([], labels, Geometry(8), bias), 0.9, torch.Generator().manual_seed(0))
+    kept = utkface._skewed(
+        FileSplit([], labels, Geometry(8), bias), 0.9, torch.Generator().manual_seed(0)
+    )
     cells = 2 * labels[kept] + bias[kept]
     assert cells.bincount().tolist() == [100, 2, 9, 31]  # int(31 · 0.1) = 3, and only 2 are there
 
@@ -96,7 +98,12 @@ def test_training_crops_come_from_the_file_and_evaluation_from_the_centre(root, 
 
 def test_whatever_looks_at_training_data_sees_it_as_the_test(root, tmp_path):
     """JTT's error set, the probe and the neighbours: an MLP takes one size only."""
-    changes = [f"data.root={root}", "train.epochs=2", "train.batch_size=64", "evaluate.resamples=10"]
+    changes = [
+        f"data.root={root}",
+        "train.epochs=2",
+        "train.batch_size=64",
+        "evaluate.resamples=10",
+    ]
     config = load(dataset="utkface", method="jtt", network="mlp", overrides=changes)
     result = run(config, tmp_path / "run")
     assert result.result is not None
@@ -121,7 +128,12 @@ def test_validation_from_training_is_biased_like_it_and_seen_like_the_test(root)
 
 def test_names_without_four_fields_are_skipped_and_counted(root):
     before = utkface.build(root).info.notes["files"]
-    for name in ("39_1_20170116174525125.jpg", "53__0_20170116184028385.jpg", "1_7_0_1.jpg", "a_0_0_1.jpg"):
+    for name in (
+        "39_1_20170116174525125.jpg",
+        "53__0_20170116184028385.jpg",
+        "1_7_0_1.jpg",
+        "a_0_0_1.jpg",
+    ):
         Image.new("RGB", (4, 4)).save(root / "UTKFace" / name)
     (root / "UTKFace/readme.txt").write_text("x")
     assert before == "400 used, 0 skipped by name"

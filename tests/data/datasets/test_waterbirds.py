@@ -9,7 +9,11 @@ from fairmargin.data.decode import UnreadableImage
 from fairmargin.data.sources import MissingData
 from fairmargin.data.split import as_evaluated
 
-GROUPS = {0: (8, 2, 1, 4), 1: (2, 2, 1, 1), 2: (3, 3, 2, 2)}  # images of group 2·y + place in each split
+GROUPS = {
+    0: (8, 2, 1, 4),
+    1: (2, 2, 1, 1),
+    2: (3, 3, 2, 2),
+}  # images of group 2·y + place in each split
 
 
 def write(folder, header, rows):
@@ -51,7 +55,9 @@ def test_pixels_belong_to_their_group(archive):
     test = waterbirds.build(archive).test
     pixels = test.images(torch.arange(10))
     assert pixels.shape == (10, 3, 224, 224)
-    assert ((pixels[:, 0, 0, 0].long() - 40 * (2 * test.labels + test.bias)).abs() <= 3).all()  # JPEG
+    assert (
+        (pixels[:, 0, 0, 0].long() - 40 * (2 * test.labels + test.bias)).abs() <= 3
+    ).all()  # JPEG
 
 
 def test_validation_from_training_keeps_every_group_in_training(archive):
@@ -70,7 +76,9 @@ def test_augmentation_crops_from_256_and_only_in_training(archive):
 
 
 def test_missing_table(tmp_path):
-    with pytest.raises(MissingData, match=r"no metadata\.csv in .*waterbird_complete95_forest2water2 or"):
+    with pytest.raises(
+        MissingData, match=r"no metadata\.csv in .*waterbird_complete95_forest2water2 or"
+    ):
         waterbirds.build(tmp_path)
 
 

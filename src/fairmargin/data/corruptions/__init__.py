@@ -40,7 +40,9 @@ CORRUPTIONS: dict[str, Corruption] = {
     "spatter": spatter.spatter,
     "original": digital.original,
 }
-CHUNK = 2**18  # pixels at a time: enough to vectorise over, small enough for temporaries to stay near the processor
+CHUNK = (
+    2**18
+)  # pixels at a time: enough to vectorise over, small enough for temporaries to stay near the processor
 
 
 def corrupt(
@@ -66,9 +68,13 @@ def corrupt(
     check_choice(name, "corruption", CORRUPTIONS)
     check_level(level)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
-        raise ValueError(f"images must be uint8 [N, H, W, 3]; got {images.dtype} {list(images.shape)}")
+        raise ValueError(
+            f"images must be uint8 [N, H, W, 3]; got {images.dtype} {list(images.shape)}"
+        )
     who = np.arange(len(images)) if index is None else np.asarray(index)
-    if who.shape != (len(images),) or (len(who) and not (np.issubdtype(who.dtype, np.integer) and who.min() >= 0)):
+    if who.shape != (len(images),) or (
+        len(who) and not (np.issubdtype(who.dtype, np.integer) and who.min() >= 0)
+    ):
         raise ValueError(
             f"index must give one integer ≥ 0 for each of the {len(images)} images; got {who.tolist()[:5]} …"
         )
@@ -84,4 +90,6 @@ def corrupt(
 
 
 def _streams(seed: int, index: np.ndarray) -> list[np.random.Generator]:
-    return [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(i,))) for i in index.tolist()]
+    return [
+        np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(i,))) for i in index.tolist()
+    ]

@@ -39,7 +39,9 @@ def glass_blur(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
     sigma, reach, sweeps = at_level(GLASS, images, level)
     n, height, width, _ = images.shape
     x = to_bytes(smooth(to_unit(images), sigma))
-    move = np.stack([r.integers(-reach, reach, (sweeps, height, width, 2)) for r in random])  # upper end excluded
+    move = np.stack(
+        [r.integers(-reach, reach, (sweeps, height, width, 2)) for r in random]
+    )  # upper end excluded
     each = np.arange(n)
     for sweep in range(sweeps):
         for h in range(height - reach, reach, -1):
@@ -70,7 +72,9 @@ def zoom_blur(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
 
 def smooth(x: np.ndarray, sigma: float) -> np.ndarray:
     """Gaussian filter of [N, H, W, …] over height and width, edge pixels repeated."""
-    filtered: np.ndarray = ndimage.gaussian_filter(x, sigma, mode="nearest", truncate=4, axes=(1, 2))
+    filtered: np.ndarray = ndimage.gaussian_filter(
+        x, sigma, mode="nearest", truncate=4, axes=(1, 2)
+    )
     return filtered
 
 

@@ -8,13 +8,19 @@ from PIL import Image
 from fairmargin.data.corruptions.pixels import Streams, at_level, to_bytes, to_unit
 
 BRIGHTNESS = {32: (0.05, 0.1, 0.15, 0.2, 0.3), 224: (0.1, 0.2, 0.3, 0.4, 0.5)}  # added to V
-CONTRAST = {32: (0.75, 0.5, 0.4, 0.3, 0.15), 224: (0.4, 0.3, 0.2, 0.1, 0.05)}  # left of the differences from the mean
+CONTRAST = {
+    32: (0.75, 0.5, 0.4, 0.3, 0.15),
+    224: (0.4, 0.3, 0.2, 0.1, 0.05),
+}  # left of the differences from the mean
 SATURATE = {  # S ← a·S + b; levels 1 and 2 take colour away
     32: ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
     224: ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
 }
 JPEG = {32: (80, 65, 58, 50, 40), 224: (25, 18, 15, 10, 7)}  # quality
-PIXELATE = {32: (0.95, 0.9, 0.85, 0.75, 0.65), 224: (0.6, 0.5, 0.4, 0.3, 0.25)}  # left of the resolution
+PIXELATE = {
+    32: (0.95, 0.9, 0.85, 0.75, 0.65),
+    224: (0.6, 0.5, 0.4, 0.3, 0.25),
+}  # left of the resolution
 RED = np.array([0, 1, 1])  # what hue 0, which grey has by convention, loses as S grows
 
 
@@ -59,7 +65,12 @@ def pixelate(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
     height, width = images.shape[1:3]
     small, full = (int(width * c), int(height * c)), (width, height)
     box = Image.Resampling.BOX
-    return np.stack([np.asarray(Image.fromarray(image).resize(small, box).resize(full, box)) for image in images])
+    return np.stack(
+        [
+            np.asarray(Image.fromarray(image).resize(small, box).resize(full, box))
+            for image in images
+        ]
+    )
 
 
 def original(images: np.ndarray, level: int, random: Streams) -> np.ndarray:

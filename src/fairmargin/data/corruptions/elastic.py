@@ -6,8 +6,20 @@ from scipy import ndimage
 from fairmargin.data.corruptions.pixels import Streams, at_level, published_size, to_bytes, to_unit
 
 ELASTIC = {  # strength α and smoothness σ of the displacement, reach β of the affine map's control points; times SIDE
-    32: ((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
-    224: ((2.0, 0.7, 0.1), (2.0, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
+    32: (
+        (0.0, 0.0, 0.08),
+        (0.05, 0.2, 0.07),
+        (0.08, 0.06, 0.06),
+        (0.1, 0.04, 0.05),
+        (0.1, 0.03, 0.03),
+    ),
+    224: (
+        (2.0, 0.7, 0.1),
+        (2.0, 0.08, 0.2),
+        (0.05, 0.01, 0.02),
+        (0.07, 0.01, 0.02),
+        (0.12, 0.01, 0.02),
+    ),
 }
 SIDE = {32: 32, 224: 244}  # Note: 244 as in the code of ImageNet-C, presumably a slip for 224.
 
@@ -55,7 +67,9 @@ def bilinear(images: np.ndarray, y: np.ndarray, x: np.ndarray, border: str) -> n
 
 def _fold(i: np.ndarray, length: int, border: str) -> np.ndarray:
     """Positions outside 0 … length − 1 to the one inside whose pixel they repeat."""
-    last = {"mirror": 2 * length - 2, "reflect": 2 * length - 1}[border]  # what position 0 is exchanged with
+    last = {"mirror": 2 * length - 2, "reflect": 2 * length - 1}[
+        border
+    ]  # what position 0 is exchanged with
     period = {"mirror": max(last, 1), "reflect": last + 1}[border]
     i = i % period
     return np.minimum(i, last - i)

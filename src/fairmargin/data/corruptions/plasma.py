@@ -14,7 +14,9 @@ def plasma(height: int, width: int, decay: float, random: Streams) -> np.ndarray
     Note: w², not w, is what the code that made the published sets amounts to: it scales a U(−w, w) by w once more.
     """
     size = 2 ** int(np.ceil(np.log2(max(height, width, 2))))
-    u = np.stack([r.uniform(-1, 1, (size, size)) for r in random])  # entry (i, j) is used when pixel (i, j) is set
+    u = np.stack(
+        [r.uniform(-1, 1, (size, size)) for r in random]
+    )  # entry (i, j) is used when pixel (i, j) is set
     a = np.zeros_like(u)
     w, step = 100.0, size
     while step >= 2:

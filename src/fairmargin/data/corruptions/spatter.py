@@ -48,7 +48,9 @@ def water(liquid: np.ndarray) -> np.ndarray:
     approximation and this one is exact, so some pixels differ.
     """
     depth = np.minimum(_distance(canny(liquid, *CANNY)), FARTHEST)
-    relief = ndimage.correlate(equalize(_box(depth).astype(int)), RELIEF[None], mode="mirror").clip(0, 255)
+    relief = ndimage.correlate(equalize(_box(depth).astype(int)), RELIEF[None], mode="mirror").clip(
+        0, 255
+    )
     shine = liquid * np.round(_box(relief))
     highest = shine.max((1, 2), keepdims=True)
     return shine / np.where(highest > 0, highest, 1)
@@ -86,7 +88,9 @@ def equalize(images: np.ndarray) -> np.ndarray:
     counts = np.bincount((each * values + images).ravel(), minlength=n * values).reshape(n, values)
     first = counts[np.arange(n), (counts > 0).argmax(1)][:, None]  # pixels of the lowest value
     above = height * width - first
-    table = np.round(255 * (counts.cumsum(1) - first).clip(0) / np.where(above > 0, above, 1)).astype(int)
+    table = np.round(
+        255 * (counts.cumsum(1) - first).clip(0) / np.where(above > 0, above, 1)
+    ).astype(int)
     table = np.where(above > 0, table, np.arange(values))
     return table[each, images]
 
@@ -99,7 +103,9 @@ def _sobel(x: np.ndarray, axis: int) -> np.ndarray:
 
 def _box(x: np.ndarray) -> np.ndarray:
     """3×3 means, as exact sums over 9 so that a constant stays itself under truncation."""
-    sums = ndimage.correlate1d(ndimage.correlate1d(x, [1, 1, 1], 1, mode="mirror"), [1, 1, 1], 2, mode="mirror")
+    sums = ndimage.correlate1d(
+        ndimage.correlate1d(x, [1, 1, 1], 1, mode="mirror"), [1, 1, 1], 2, mode="mirror"
+    )
     mean: np.ndarray = sums / 9
     return mean
 

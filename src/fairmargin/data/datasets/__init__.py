@@ -63,7 +63,9 @@ def is_own(name: str) -> bool:
     if name in DATASETS or not (Path(name).exists() or Path(name).suffix or "/" in name):
         return False
     if not Path(name).exists():
-        raise ValueError(f"there is no file or folder {name}; check the path, or name one of {', '.join(DATASETS)}")
+        raise ValueError(
+            f"there is no file or folder {name}; check the path, or name one of {', '.join(DATASETS)}"
+        )
     return True
 
 
@@ -72,13 +74,19 @@ def build(name: str, root: Path | None = None, **options: Any) -> Data:
     check_choice(name, "dataset", DATASETS)
     if name == "folder":
         if root is None:
-            raise ValueError('the dataset "folder" needs the path of a manifest or an image folder as its root')
+            raise ValueError(
+                'the dataset "folder" needs the path of a manifest or an image folder as its root'
+            )
         where = Path(root)
     else:
         where = sources.data_root(root)
     nearest_option(DATASETS[name], name, options)
     built = DATASETS[name](where, **options)
-    places = [] if name in WITHOUT_FILES else [where, *(value for value in options.values() if isinstance(value, Path))]
+    places = (
+        []
+        if name in WITHOUT_FILES
+        else [where, *(value for value in options.values() if isinstance(value, Path))]
+    )
     if any(map(sources.is_synthetic, places)):
         notes = {**built.info.notes, "stand-in": "generated stand-in data: accuracies mean nothing"}
         built = replace(built, info=replace(built.info, notes=notes))

@@ -25,9 +25,7 @@ from fairmargin.data.views import Views
 
 IN_MEMORY = 64  # images up to this size are decoded once and kept: 50,000 of 32×32 take 154 MB
 _NAME = re.compile(r".*_(\d+)_(\d+)\.[^._]+")
-_LAYOUT = (
-    "<ratio>/align/<class>/*, <ratio>/conflict/<class>/* and test/, with files named <anything>_<target>_<bias>.<ext>"
-)
+_LAYOUT = "<ratio>/align/<class>/*, <ratio>/conflict/<class>/* and test/, with files named <anything>_<target>_<bias>.<ext>"
 
 
 def build(
@@ -62,7 +60,9 @@ def build(
     ratio = folder / ratio_folder
     limits = len(class_names), len(bias_names)
     aligned = _files([ratio / "align", folder / "train" / "align"], "align images")
-    conflicting = _files([ratio / "conflict", folder / "train" / "conflict" / ratio_folder], "conflict images")
+    conflicting = _files(
+        [ratio / "conflict", folder / "train" / "conflict" / ratio_folder], "conflict images"
+    )
     whole = _read(aligned + conflicting, *limits, size)
     if by_folder:
         shift = torch.arange(len(whole)) >= len(aligned)
@@ -72,9 +72,14 @@ def build(
     if test_subset == "conflict":
         test = every_test.subset((~_aligned(every_test)).nonzero().flatten())
         if not len(test):
-            raise MissingData(f"{folder / 'test'} holds no image with target ≠ bias; take test_subset='all'")
+            raise MissingData(
+                f"{folder / 'test'} holds no image with target ≠ bias; take test_subset='all'"
+            )
     if valid == "own":
-        train, held_out = whole, _read(_files([ratio / "valid", folder / "valid"], "valid images"), *limits, size)
+        train, held_out = (
+            whole,
+            _read(_files([ratio / "valid", folder / "valid"], "valid images"), *limits, size),
+        )
     else:
         kept, out = split_off(whole.labels, whole.bias, valid_fraction, seed=seed)
         train, held_out = whole.subset(kept), whole.subset(out)
@@ -87,10 +92,20 @@ def build(
     }
     misplaced = int((_aligned(whole) != (torch.arange(len(whole)) < len(aligned))).sum())
     if misplaced:
-        notes["misplaced"] = f"{misplaced} training files whose name contradicts align/conflict; the name counts"
+        notes["misplaced"] = (
+            f"{misplaced} training files whose name contradicts align/conflict; the name counts"
+        )
     counts = count_cells(train.labels, train.bias, *limits)
     info = DataInfo(name, class_names, bias_names, (3, size, size), counts, notes)
-    return Data(train, held_out, test, info, train_views, eval_views, {} if test is every_test else {"all": every_test})
+    return Data(
+        train,
+        held_out,
+        test,
+        info,
+        train_views,
+        eval_views,
+        {} if test is every_test else {"all": every_test},
+    )
 
 
 def _files(places: list[Path], what: str) -> list[Path]:
@@ -108,23 +123,33 @@ def _files(places: list[Path], what: str) -> list[Path]:
 def _siblings(place: Path) -> str:
     """The closest folder that does exist, and what it holds: tells a wrong ratio from a wrong root."""
     present = next((parent for parent in place.parents if parent.is_dir()), None)
-    inside = sorted(entry.name for entry in os.scandir(present) if entry.is_dir()) if present else []
+    inside = (
+        sorted(entry.name for entry in os.scandir(present) if entry.is_dir()) if present else []
+    )
     return f". {present} holds the folders: {', '.join(inside[:12]) or 'none'}"
 
 
 def _read(paths: list[Path], classes: int, biases: int, size: int) -> ArraySplit | FileSplit:
     labels, bias = torch.tensor([_labels(path, classes, biases) for path in paths]).unbind(1)
     split = FileSplit(paths, labels, Geometry(size, stretch=True), bias)
-    return ArraySplit(split.images(torch.arange(len(paths))), labels, bias) if size <= IN_MEMORY else split
+    return (
+        ArraySplit(split.images(torch.arange(len(paths))), labels, bias)
+        if size <= IN_MEMORY
+        else split
+    )
 
 
 def _labels(path: Path, classes: int, biases: int) -> tuple[int, int]:
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise MissingData(f"{path} carries no labels: expected a name <anything>_<target>_<bias>.<ext>")
+        raise MissingData(
+            f"{path} carries no labels: expected a name <anything>_<target>_<bias>.<ext>"
+        )
     target, bias = int(match[1]), int(match[2])
     if target >= classes or bias >= biases:
-        raise MissingData(f"{path} says target {target}, bias {bias}; there are {classes} classes and {biases} biases")
+        raise MissingData(
+            f"{path} says target {target}, bias {bias}; there are {classes} classes and {biases} biases"
+        )
     return target, bias
 
 

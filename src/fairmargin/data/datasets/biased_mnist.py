@@ -33,7 +33,9 @@ TENTH = {"paper": "spring green", "rebias": "grey"}
 UNBIASED = 0.1  # ρ of the test set: every colour is equally likely
 
 
-def colour(grey: np.ndarray, bias: np.ndarray, *, palette: str = "paper", background: bool = True) -> np.ndarray:
+def colour(
+    grey: np.ndarray, bias: np.ndarray, *, palette: str = "paper", background: bool = True
+) -> np.ndarray:
     """uint8 [N, 28, 28, 3] from grey digits [N, 28, 28]: every pixel that is not 0 is digit, the others background."""
     digit = grey[..., None] != 0
     colours = PALETTES[palette if background else "rebias"][bias][:, None, None, :]
@@ -91,9 +93,13 @@ def build_mini(
     if not 500 <= train <= 4900:
         raise ValueError(f"train must be from 500 to 4900 of the 5,000 digits; got {train}")
     if test is not None and not 100 <= test <= 5000 - train:
-        raise ValueError(f"test must be from 100 to the {5000 - train} digits that are not trained on; got {test}")
+        raise ValueError(
+            f"test must be from 100 to the {5000 - train} digits that are not trained on; got {test}"
+        )
     digits = torch.from_numpy(labels.copy())
-    kept, others = split_off(digits, None, (5000 - train) / 5000, seed=0)  # the same digits for every seed and ρ
+    kept, others = split_off(
+        digits, None, (5000 - train) / 5000, seed=0
+    )  # the same digits for every seed and ρ
     if test is not None and test < len(others):
         others = others[split_off(digits[others], None, test / len(others), seed=0)[1]]
     notes = {
@@ -103,7 +109,13 @@ def build_mini(
         "colouring seed": str(seed),
     }
     settings = (rho, test_rho, seed, palette, background, confusing, valid_fraction)
-    return _build("biased-mnist-mini", (images[kept], labels[kept]), (images[others], labels[others]), notes, *settings)
+    return _build(
+        "biased-mnist-mini",
+        (images[kept], labels[kept]),
+        (images[others], labels[others]),
+        notes,
+        *settings,
+    )
 
 
 @cache
@@ -140,7 +152,9 @@ def _build(
     def split(images: np.ndarray, labels: np.ndarray, strength: float) -> ArraySplit:
         source, bias = assign_by_count(labels, strength, random, confusing=confusing)
         pixels = torch.from_numpy(paint(images[source], bias)).permute(0, 3, 1, 2).contiguous()
-        return ArraySplit(pixels, torch.from_numpy(labels[source].astype(np.int64)), torch.from_numpy(bias))
+        return ArraySplit(
+            pixels, torch.from_numpy(labels[source].astype(np.int64)), torch.from_numpy(bias)
+        )
 
     whole, tested = split(*train, rho), split(*test, test_rho)  # in this order: one stream
     trained, valid = whole.hold_out(valid_fraction, seed=seed)

@@ -26,7 +26,14 @@ SIZE = 224
 FACE = 178  # the width of the aligned images
 
 
-def build(root: Path, *, augment: bool = False, valid: str = "own", valid_fraction: float = 0.1, seed: int = 0) -> Data:
+def build(
+    root: Path,
+    *,
+    augment: bool = False,
+    valid: str = "own",
+    valid_fraction: float = 0.1,
+    seed: int = 0,
+) -> Data:
     """Blond hair against gender over the official partition (Sagawa et al., ICLR 2020); group = 2·blond + male.
 
     Args:
@@ -41,7 +48,15 @@ def build(root: Path, *, augment: bool = False, valid: str = "own", valid_fracti
         train, held_out = train.subset(kept), train.subset(out)
     if augment:
         train = train.to_crop_from(Geometry(256, square=FACE))
-    info = _info("celeba", "blond", ("female", "male"), train, held_out, test, {"form": "Group-DRO", "valid": valid})
+    info = _info(
+        "celeba",
+        "blond",
+        ("female", "male"),
+        train,
+        held_out,
+        test,
+        {"form": "Group-DRO", "valid": valid},
+    )
     train_views = resized_crop_flip(SIZE, (0.7, 1.0), *IMAGENET) if augment else plain(*IMAGENET)
     return Data(train, held_out, test, info, train_views, plain(*IMAGENET))
 
@@ -104,10 +119,15 @@ def _info(
     test: FileSplit,
     notes: dict[str, str],
 ) -> DataInfo:
-    counts = {n: count_cells(s.labels, s.bias, 2, 2) for n, s in (("train", train), ("valid", valid), ("test", test))}
+    counts = {
+        n: count_cells(s.labels, s.bias, 2, 2)
+        for n, s in (("train", train), ("valid", valid), ("test", test))
+    }
     cells = {f"{n} groups": " ".join(map(str, c.flatten().tolist())) for n, c in counts.items()}
     notes = {"source": "CelebA", **notes, **cells}
-    return DataInfo(name, (f"no {target}", target), bias_names, (3, SIZE, SIZE), counts["train"], notes)
+    return DataInfo(
+        name, (f"no {target}", target), bias_names, (3, SIZE, SIZE), counts["train"], notes
+    )
 
 
 def _part(whole: FileSplit, member: Tensor) -> FileSplit:
@@ -148,16 +168,22 @@ def _table(folder: Path, stem: str, columns: list[str]) -> dict[str, list[int]]:
     text, comma = folder / f"{stem}.txt", folder / f"{stem}.csv"
     path = text if text.is_file() else comma
     if not path.is_file():
-        raise MissingData(f"neither {text.name} nor {comma.name} in {folder}; expected them beside img_align_celeba/")
+        raise MissingData(
+            f"neither {text.name} nor {comma.name} in {folder}; expected them beside img_align_celeba/"
+        )
     try:
         header, rows = _text_rows(path) if path == text else _comma_rows(path)
         absent = [column for column in columns if column not in header]
         if absent:
-            raise MissingData(f"{path} lacks {', '.join(absent)}; its columns are {', '.join(header)}")
+            raise MissingData(
+                f"{path} lacks {', '.join(absent)}; its columns are {', '.join(header)}"
+            )
         places = [header.index(column) + 1 for column in columns]
         return {row[0]: [int(row[place]) for place in places] for row in rows}
     except (ValueError, IndexError) as error:
-        raise MissingData(f"{path} is damaged ({error}); copy it again from the CelebA release") from error
+        raise MissingData(
+            f"{path} is damaged ({error}); copy it again from the CelebA release"
+        ) from error
 
 
 def _text_rows(path: Path) -> tuple[list[str], list[list[str]]]:

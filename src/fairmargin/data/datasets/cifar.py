@@ -12,7 +12,15 @@ from fairmargin.checks import check_choice
 from fairmargin.data import raw, sources
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import ArraySplit, Data
-from fairmargin.data.views import CIFAR10, CIFAR100, Views, crop_flip, plain, resized_crop_flip, supcon
+from fairmargin.data.views import (
+    CIFAR10,
+    CIFAR100,
+    Views,
+    crop_flip,
+    plain,
+    resized_crop_flip,
+    supcon,
+)
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -23,7 +31,9 @@ VIEWS: dict[str, Callable[..., Views]] = {
 }
 
 
-def build_10(root: Path, *, views: str = "crop-flip", valid_fraction: float = 0.1, seed: int = 0) -> Data:
+def build_10(
+    root: Path, *, views: str = "crop-flip", valid_fraction: float = 0.1, seed: int = 0
+) -> Data:
     """CIFAR-10.
 
     Args:
@@ -34,10 +44,14 @@ def build_10(root: Path, *, views: str = "crop-flip", valid_fraction: float = 0.
     return _build("cifar10", images, CLASSES, CIFAR10, views, valid_fraction, seed)
 
 
-def build_100(root: Path, *, views: str = "crop-flip", valid_fraction: float = 0.1, seed: int = 0) -> Data:
+def build_100(
+    root: Path, *, views: str = "crop-flip", valid_fraction: float = 0.1, seed: int = 0
+) -> Data:
     """CIFAR-100 with its fine labels; `views` as in `build_10`."""
     images = raw.cifar100(sources.locate("cifar100", root))
-    return _build("cifar100", images, tuple(map(str, range(100))), CIFAR100, views, valid_fraction, seed)
+    return _build(
+        "cifar100", images, tuple(map(str, range(100))), CIFAR100, views, valid_fraction, seed
+    )
 
 
 def _build(
@@ -52,7 +66,9 @@ def _build(
     check_choice(views, "views", VIEWS)
     whole, test = (in_memory(*arrays[i : i + 2]) for i in (0, 2))
     train, valid = whole.hold_out(valid_fraction, seed=seed)
-    info = DataInfo(name, class_names, (), (3, 32, 32), count_cells(whole.labels, None, len(class_names), 0))
+    info = DataInfo(
+        name, class_names, (), (3, 32, 32), count_cells(whole.labels, None, len(class_names), 0)
+    )
     return Data(train, valid, test, info, VIEWS[views](*statistics), plain(*statistics))
 
 

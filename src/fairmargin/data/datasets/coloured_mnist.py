@@ -28,7 +28,14 @@ COLOURS = np.array(
         (0.833658, 0.202409, 0.266943),
     ]
 )  # fmt: skip
-PATCHES = ("large", "medium", "small", "variance-low", "variance-medium", "variance-high")  # spuco: where the colour is
+PATCHES = (
+    "large",
+    "medium",
+    "small",
+    "variance-low",
+    "variance-medium",
+    "variance-high",
+)  # spuco: where the colour is
 SPREADS = {1: 0.05, 2: 0.02, 3: 0.01, 4: 0.005, 5: 0.002}  # of the colour, by severity
 
 
@@ -68,7 +75,10 @@ def build(
     elif family == "spuco":
         whole = _spuco(train_images, train_labels // 2, strength, patch, random)
         test = _spuco(test_images, test_labels // 2, None, patch, random)
-        names, biases = tuple(f"{k} or {k + 1}" for k in range(0, 10, 2)), tuple(f"colour {k}" for k in range(5))
+        names, biases = (
+            tuple(f"{k} or {k + 1}" for k in range(0, 10, 2)),
+            tuple(f"colour {k}" for k in range(5)),
+        )
     else:
         if severity not in SPREADS:
             raise ValueError(f"severity must be from 1 to 5; got {severity}")
@@ -85,18 +95,28 @@ def build(
         test = _painted(test_images, test_labels, test_bias, spread, random)
     train, valid = whole.hold_out(valid_fraction, seed=seed)
     counts = count_cells(train.labels, train.bias, len(names), len(biases))
-    info = DataInfo("coloured-mnist", names, biases, shape, counts, {"source": "MNIST", "family": family})
+    info = DataInfo(
+        "coloured-mnist", names, biases, shape, counts, {"source": "MNIST", "family": family}
+    )
     return Data(train, valid, test, info, plain(*HALF), plain(*HALF))
 
 
 def _painted(
-    grey: np.ndarray, labels: np.ndarray, bias: np.ndarray, spread: float, random: np.random.Generator
+    grey: np.ndarray,
+    labels: np.ndarray,
+    bias: np.ndarray,
+    spread: float,
+    random: np.random.Generator,
 ) -> ArraySplit:
     """One colour for each image, drawn around the mean of its bias, times the grey image; truncated to uint8."""
     colours = (COLOURS[bias] + random.normal(0, spread, (len(bias), 3))).clip(0, 1)
-    pixels = (grey[:, None].astype(np.float32) * colours[:, :, None, None].astype(np.float32)).astype(np.uint8)
+    pixels = (
+        grey[:, None].astype(np.float32) * colours[:, :, None, None].astype(np.float32)
+    ).astype(np.uint8)
     return ArraySplit(
-        torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)), torch.from_numpy(bias.astype(np.int64))
+        torch.from_numpy(pixels),
+        torch.from_numpy(labels.astype(np.int64)),
+        torch.from_numpy(bias.astype(np.int64)),
     )
 
 
@@ -114,10 +134,16 @@ def _spuco(
             others = [b for b in range(5) if b != k]
             bias[index[:own]] = k
             bias[index[own:]] = [others[i % 4] for i in range(len(index) - own)]
-    colours = (np.array([colorsys.hsv_to_rgb(b / 5, 1, 1) for b in range(5)]) * 255).astype(np.uint8)
-    painted = (_patch(patch, len(y), random) & (grey == 0)).astype(np.uint8)[:, None]  # [N, 1, 28, 28]
+    colours = (np.array([colorsys.hsv_to_rgb(b / 5, 1, 1) for b in range(5)]) * 255).astype(
+        np.uint8
+    )
+    painted = (_patch(patch, len(y), random) & (grey == 0)).astype(np.uint8)[
+        :, None
+    ]  # [N, 1, 28, 28]
     pixels = grey[:, None] + painted * colours[bias][:, :, None, None]
-    return ArraySplit(torch.from_numpy(pixels), torch.from_numpy(y.astype(np.int64)), torch.from_numpy(bias))
+    return ArraySplit(
+        torch.from_numpy(pixels), torch.from_numpy(y.astype(np.int64)), torch.from_numpy(bias)
+    )
 
 
 def _patch(kind: str, n: int, random: np.random.Generator) -> np.ndarray:
@@ -151,6 +177,8 @@ def _irm(
     pixels = np.zeros((60_000, 3, 14, 14), np.uint8)
     pixels[np.arange(60_000), 1 - colour.astype(int)] = images
     split = ArraySplit(
-        torch.from_numpy(pixels), torch.from_numpy(y.astype(np.int64)), torch.from_numpy(colour.astype(np.int64))
+        torch.from_numpy(pixels),
+        torch.from_numpy(y.astype(np.int64)),
+        torch.from_numpy(colour.astype(np.int64)),
     )
     return split.subset(torch.arange(50_000)), split.subset(torch.arange(50_000, 60_000))

@@ -95,14 +95,27 @@ def build(
         stream = np.arange(len(y)) + FIRST_STREAM[name]
         make = partial(_corrupt, pixels, bias, stream, mapping, level, seed, frost_dir)
         return in_memory(
-            _cached(root / "cache" / "corrupted-cifar10", {**settings, "split": name, "aligned": aligned}, make),
+            _cached(
+                root / "cache" / "corrupted-cifar10",
+                {**settings, "split": name, "aligned": aligned},
+                make,
+            ),
             y,
             bias,
         )
 
-    whole, test = split("train", images, labels, 1 - ratio / 100), split("test", test_images, test_labels, TEST_ALIGNED)
+    whole, test = (
+        split("train", images, labels, 1 - ratio / 100),
+        split("test", test_images, test_labels, TEST_ALIGNED),
+    )
     train, valid = whole.hold_out(valid_fraction, seed=seed)
-    notes = {"source": "CIFAR-10", "ratio": f"{ratio:g} %", "mapping": mapping, "level": str(level), "frost": frost}
+    notes = {
+        "source": "CIFAR-10",
+        "ratio": f"{ratio:g} %",
+        "mapping": mapping,
+        "level": str(level),
+        "frost": frost,
+    }
     counts = count_cells(train.labels, train.bias, 10, 10)
     info = DataInfo("corrupted-cifar10", CLASSES, MAPPINGS[mapping], (3, 32, 32), counts, notes)
     return Data(train, valid, test, info, train_views, eval_views)
@@ -127,7 +140,9 @@ def _corrupt(
     return out
 
 
-def _cached(folder: Path, settings: dict[str, object], make: Callable[[], np.ndarray]) -> np.ndarray:
+def _cached(
+    folder: Path, settings: dict[str, object], make: Callable[[], np.ndarray]
+) -> np.ndarray:
     """The array for these settings: from disk if it is there and whole, else made and kept (where the root is writable)."""
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / f"{key}.npy"

@@ -21,7 +21,13 @@ from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain
 
 FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
-FACTORS = {"shape": 3, "scale": 6, "orientation": 40, "x": 32, "y": 32}  # in the order of the file, the last fastest
+FACTORS = {
+    "shape": 3,
+    "scale": 6,
+    "orientation": 40,
+    "x": 32,
+    "y": 32,
+}  # in the order of the file, the last fastest
 SHAPES = ("square", "ellipse", "heart")
 SIDE = 64
 AT_ONCE = 4096  # images decompressed at a time; all of them are 3 GB
@@ -86,7 +92,11 @@ def build(
 
 def _split(pixels: np.ndarray, drawn: tuple[np.ndarray, np.ndarray]) -> ArraySplit:
     y, group = (torch.from_numpy(values.astype(np.int64)) for values in drawn)
-    return ArraySplit(torch.from_numpy(pixels * np.uint8(255))[:, None].expand(-1, 3, -1, -1).contiguous(), y, group)
+    return ArraySplit(
+        torch.from_numpy(pixels * np.uint8(255))[:, None].expand(-1, 3, -1, -1).contiguous(),
+        y,
+        group,
+    )
 
 
 def _range(factor: str, groups: int, k: int) -> str:
@@ -96,12 +106,19 @@ def _range(factor: str, groups: int, k: int) -> str:
 
 
 def _images_of(
-    drawn: list[tuple[np.ndarray, np.ndarray]], target: str, bias: str, random: np.random.RandomState
+    drawn: list[tuple[np.ndarray, np.ndarray]],
+    target: str,
+    bias: str,
+    random: np.random.RandomState,
 ) -> list[np.ndarray]:
     """Numbers of images with these classes and groups, all other factors uniform, no image twice."""
     classes = FACTORS[target]
-    cells = np.bincount(np.concatenate([y * classes + group for y, group in drawn]), minlength=classes**2)
-    there = math.prod(FACTORS.values()) // classes // FACTORS[bias] * _group(FACTORS[bias], classes)[1]
+    cells = np.bincount(
+        np.concatenate([y * classes + group for y, group in drawn]), minlength=classes**2
+    )
+    there = (
+        math.prod(FACTORS.values()) // classes // FACTORS[bias] * _group(FACTORS[bias], classes)[1]
+    )
     if (2 * cells.reshape(classes, classes) > there).any():
         raise ValueError(
             f"so many images would need {cells.max()} of one (class, group) cell, which has {there.min()} or more; draw "
@@ -112,7 +129,9 @@ def _images_of(
     for y, group in drawn:
         numbers = np.full(len(y), -1)
         while len(open_ := np.flatnonzero(numbers < 0)):
-            factors = {name: random.randint(size, size=len(open_)) for name, size in FACTORS.items()}
+            factors = {
+                name: random.randint(size, size=len(open_)) for name, size in FACTORS.items()
+            }
             factors[target] = y[open_]
             lowest, number = (of[group[open_]] for of in _group(FACTORS[bias], classes))
             factors[bias] = lowest + (random.random_sample(len(open_)) * number).astype(int)
@@ -142,11 +161,17 @@ def _read(file: Path, numbers: np.ndarray) -> np.ndarray:
     try:
         with zipfile.ZipFile(file) as archive, archive.open("imgs.npy") as stream:
             version = np.lib.format.read_magic(stream)
-            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            header = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
             shape, column_major, kind = header(stream)
             expected = (math.prod(FACTORS.values()), SIDE, SIDE)
             if shape != expected or column_major or kind != np.uint8:
-                raise MissingData(f"{file} holds images {shape} of {kind}; expected {expected} of uint8")
+                raise MissingData(
+                    f"{file} holds images {shape} of {kind}; expected {expected} of uint8"
+                )
             order = numbers.argsort()
             ordered, chosen = numbers[order], np.empty((len(numbers), SIDE, SIDE), np.uint8)
             for start in range(0, int(ordered[-1]) + 1, AT_ONCE):
@@ -156,4 +181,6 @@ def _read(file: Path, numbers: np.ndarray) -> np.ndarray:
                 chosen[order[inside]] = part[ordered[inside] - start]
             return chosen
     except (KeyError, ValueError, IndexError, zipfile.BadZipFile, OSError) as error:
-        raise MissingData(f"{file} is damaged ({error}); copy it again from the dSprites release") from error
+        raise MissingData(
+            f"{file} is damaged ({error}); copy it again from the dSprites release"
+        ) from error

@@ -23,9 +23,22 @@ from fairmargin.checks import check_choice
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.decode import EXTENSIONS, Decoder, UnreadableImage, check_file, open_rgb
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
-from fairmargin.data.table import BadManifest, Problem, find_column, find_column_if_there, read_table
+from fairmargin.data.table import (
+    BadManifest,
+    Problem,
+    find_column,
+    find_column_if_there,
+    read_table,
+)
 
-SPLITS = {"train": "train", "valid": "valid", "validation": "valid", "val": "valid", "dev": "valid", "test": "test"}
+SPLITS = {
+    "train": "train",
+    "valid": "valid",
+    "validation": "valid",
+    "val": "valid",
+    "dev": "valid",
+    "test": "test",
+}
 UNKNOWN = ("", "?", "unknown", "nan")  # bias cells that say nothing, in any case of letters
 CHECKS = ("decode", "exists")
 NOWHERE = Path()  # a row that names no file we may look at
@@ -84,7 +97,9 @@ def read_manifest(
         workers: processes that decode; 0 or 1: this one.
     """
     check_choice(check_files, "check_files", CHECKS)
-    drafts = _manifest_drafts(Path(path), path_column, label_column, bias_columns, split_column, root)
+    drafts = _manifest_drafts(
+        Path(path), path_column, label_column, bias_columns, split_column, root
+    )
     return _check(drafts, path, partial(_look, check=check_files), skip_bad, workers)[0]
 
 
@@ -102,7 +117,13 @@ def read_folder(
         bias_level: the folder below the class is the bias: `train/<class>/<bias>/x.png`.
     """
     check_choice(check_files, "check_files", CHECKS)
-    return _check(_folder_drafts(Path(path), bias_level), path, partial(_look, check=check_files), skip_bad, workers)[0]
+    return _check(
+        _folder_drafts(Path(path), bias_level),
+        path,
+        partial(_look, check=check_files),
+        skip_bad,
+        workers,
+    )[0]
 
 
 def build(
@@ -149,7 +170,9 @@ def build(
     in_memory = len(drafts) * math.prod(decoder.shape) <= memory_limit
     look = partial(_look, check=check_files, decoder=decoder if in_memory else None)
     manifest, decoded = _check(drafts, path, look, skip_bad, workers)
-    _check_test(path, any(sample.split == "test" for sample in manifest.samples), test_fraction, test_needed)
+    _check_test(
+        path, any(sample.split == "test" for sample in manifest.samples), test_fraction, test_needed
+    )
 
     labels, bias = _encode(manifest)
     where, notes = _divide(manifest, labels, bias, valid_fraction, test_fraction, seed)
@@ -174,18 +197,31 @@ def build(
         class_names=manifest.class_names,
         bias_names=manifest.bias_names,
         image_shape=decoder.shape,
-        counts=count_cells(train.labels, train.bias, len(manifest.class_names), len(manifest.bias_names)),
+        counts=count_cells(
+            train.labels, train.bias, len(manifest.class_names), len(manifest.bias_names)
+        ),
         notes={"source": str(path), "resize": mode, **notes},
     )
-    return Data(train, valid, test, info, crop_flip(image_size, image_size // 8, *IMAGENET), plain(*IMAGENET))
+    return Data(
+        train,
+        valid,
+        test,
+        info,
+        crop_flip(image_size, image_size // 8, *IMAGENET),
+        plain(*IMAGENET),
+    )
 
 
 def natural_order(names: Iterable[str]) -> tuple[str, ...]:
     """Each name once: by value if all are numbers, else with "a2" before "a10"."""
     unique = set(names)
-    if all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", name, re.IGNORECASE) for name in unique):
+    if all(
+        re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", name, re.IGNORECASE) for name in unique
+    ):
         return tuple(sorted(unique, key=lambda name: (float(name), name)))
-    parts = lambda name: [int(p) if p.isdecimal() else p.casefold() for p in re.split(r"(\d+)", name)]
+    parts = lambda name: [
+        int(p) if p.isdecimal() else p.casefold() for p in re.split(r"(\d+)", name)
+    ]
     return tuple(sorted(unique, key=lambda name: (parts(name), name)))
 
 
@@ -202,7 +238,9 @@ def _manifest_drafts(
     label_at = find_column(path, header, label_column, "label_column")
     biases = [bias_columns] if isinstance(bias_columns, str) else list(bias_columns)
     find = find_column_if_there if biases == ["bias"] else find_column
-    bias_at = [at for name in biases if (at := find(path, header, name, "bias_columns")) is not None]
+    bias_at = [
+        at for name in biases if (at := find(path, header, name, "bias_columns")) is not None
+    ]
     find = find_column_if_there if split_column == "split" else find_column
     split_at = None if split_column is None else find(path, header, split_column, "split_column")
     base = Path(os.path.abspath(path.parent if root is None else root))
@@ -224,12 +262,17 @@ def _manifest_drafts(
         written = "train" if split_at is None else cells[split_at].strip()
         split = SPLITS.get(written.casefold(), "")
         if not split:
-            faults.append(f'unknown split "{written}" (train, valid or test)' if written else "empty split")
+            faults.append(
+                f'unknown split "{written}" (train, valid or test)' if written else "empty split"
+            )
         if any("\ufffd" in cell for cell in cells):  # what decoding puts in place of broken bytes
             faults.append("not UTF-8 text")
         bias = _combine(cells[at] for at in bias_at)
         drafts.append(
-            _Draft(Sample(row, file, NOWHERE if isinstance(place, str) else place, label, bias, split), faults)
+            _Draft(
+                Sample(row, file, NOWHERE if isinstance(place, str) else place, label, bias, split),
+                faults,
+            )
         )
     return drafts
 
@@ -239,9 +282,15 @@ def _place(file: str, base: Path, rooted: bool) -> Path | str:
     if not file:
         return "empty path"
     if os.path.isabs(file):
-        return Path(os.path.normpath(file)) if not rooted else f"an absolute path; write it from the root {base}"
+        return (
+            Path(os.path.normpath(file))
+            if not rooted
+            else f"an absolute path; write it from the root {base}"
+        )
     place = Path(os.path.normpath(base / file))
-    return place if place.is_relative_to(base) and place != base else f"leads outside the root {base}"
+    return (
+        place if place.is_relative_to(base) and place != base else f"leads outside the root {base}"
+    )
 
 
 def _combine(values: Iterable[str]) -> str:
@@ -253,7 +302,11 @@ def _folder_drafts(root: Path, bias_level: bool) -> list[_Draft]:
     if not root.is_dir():
         raise BadManifest([Problem(None, str(root), "no such folder")], str(root))
     base = Path(os.path.abspath(root))
-    top = [SPLITS.get(f.name.casefold(), "") for f in base.iterdir() if f.is_dir() and not f.name.startswith(".")]
+    top = [
+        SPLITS.get(f.name.casefold(), "")
+        for f in base.iterdir()
+        if f.is_dir() and not f.name.startswith(".")
+    ]
     has_splits = "train" in top or (bool(top) and all(top))
     drafts = []
     for path in sorted(_images(base)):
@@ -264,9 +317,16 @@ def _folder_drafts(root: Path, bias_level: bool) -> list[_Draft]:
         if not levels:
             faults.append("an image outside any class folder")
         elif not split:
-            faults.append(f'folder "{inside[0]}" stands beside the splits and is none of train, valid, test')
+            faults.append(
+                f'folder "{inside[0]}" stands beside the splits and is none of train, valid, test'
+            )
         bias = _combine([levels[1]]) if bias_level and len(levels) > 1 else ""
-        drafts.append(_Draft(Sample(None, "/".join(inside), path, levels[0] if levels else "", bias, split), faults))
+        drafts.append(
+            _Draft(
+                Sample(None, "/".join(inside), path, levels[0] if levels else "", bias, split),
+                faults,
+            )
+        )
     return drafts
 
 
@@ -276,7 +336,11 @@ def _images(base: Path) -> Iterator[Path]:
         here = Path(folder)
         ends = {name for name in folders if here.resolve().is_relative_to((here / name).resolve())}
         folders[:] = [name for name in folders if not name.startswith(".") and name not in ends]
-        yield from (here / f for f in files if not f.startswith(".") and Path(f).suffix.lower() in EXTENSIONS)
+        yield from (
+            here / f
+            for f in files
+            if not f.startswith(".") and Path(f).suffix.lower() in EXTENSIONS
+        )
 
 
 def _look(path: Path, check: str, decoder: Decoder | None = None) -> Looked:
@@ -290,7 +354,9 @@ def _look(path: Path, check: str, decoder: Decoder | None = None) -> Looked:
     return None
 
 
-def _look_at_all(look: Callable[[Path], Looked], paths: Sequence[Path], workers: int | None) -> list[Looked]:
+def _look_at_all(
+    look: Callable[[Path], Looked], paths: Sequence[Path], workers: int | None
+) -> list[Looked]:
     """In order. Processes only where there is work for them: each has its start to pay for."""
     number = min(min(os.cpu_count() or 1, 16) if workers is None else workers, len(paths) // 128)
     if number < 2:
@@ -300,13 +366,20 @@ def _look_at_all(look: Callable[[Path], Looked], paths: Sequence[Path], workers:
 
 
 def _check(
-    drafts: list[_Draft], source: Path, look: Callable[[Path], Looked], skip_bad: bool, workers: int | None
+    drafts: list[_Draft],
+    source: Path,
+    look: Callable[[Path], Looked],
+    skip_bad: bool,
+    workers: int | None,
 ) -> tuple[Manifest, dict[Path, np.ndarray]]:
     """The verdict on all drafts, and the pixels if `look` brings any."""
     first: dict[Path, Sample] = {}
     for draft in drafts:
         sample = draft.sample
-        if sample.path != NOWHERE and (other := first.setdefault(sample.path, sample)) is not sample:
+        if (
+            sample.path != NOWHERE
+            and (other := first.setdefault(sample.path, sample)) is not sample
+        ):
             leak = f", which is in {other.split}: a leak" if other.split != sample.split else ""
             conflict = f', whose label is "{other.label}"' if other.label != sample.label else ""
             draft.faults.append(f"the same file as row {other.row}{leak}{conflict}")
@@ -317,9 +390,13 @@ def _check(
     trained = Counter(d.sample.label for d in drafts if d.sample.split == "train" and not d.faults)
     for draft in drafts:
         if trained and not draft.faults and draft.sample.label not in trained:
-            draft.faults.append(f'class "{draft.sample.label}" is in {draft.sample.split} but has no training sample')
+            draft.faults.append(
+                f'class "{draft.sample.label}" is in {draft.sample.split} but has no training sample'
+            )
 
-    problems = tuple(Problem(d.sample.row, d.sample.file, "; ".join(d.faults)) for d in drafts if d.faults)
+    problems = tuple(
+        Problem(d.sample.row, d.sample.file, "; ".join(d.faults)) for d in drafts if d.faults
+    )
     if problems and not (skip_bad and trained):
         advice = "skip_bad=True (--skip-bad) leaves these out and records them" if trained else ""
         raise BadManifest(problems, str(source), advice)
@@ -328,7 +405,9 @@ def _check(
     samples = tuple(draft.sample for draft in drafts if not draft.faults)
     bias_names = natural_order(sample.bias for sample in samples if sample.bias)
     classes = natural_order(trained)
-    warnings = tuple(f'class "{name}" has only one training sample' for name in classes if trained[name] < 2)
+    warnings = tuple(
+        f'class "{name}" has only one training sample' for name in classes if trained[name] < 2
+    )
     pixels = {path: seen for path, seen in looked.items() if isinstance(seen, np.ndarray)}
     return Manifest(samples, classes, bias_names, problems, warnings), pixels
 
@@ -352,7 +431,12 @@ def _encode(manifest: Manifest) -> tuple[Tensor, Tensor]:
 
 
 def _divide(
-    manifest: Manifest, labels: Tensor, bias: Tensor, valid_fraction: float, test_fraction: float | None, seed: int
+    manifest: Manifest,
+    labels: Tensor,
+    bias: Tensor,
+    valid_fraction: float,
+    test_fraction: float | None,
+    seed: int,
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Indices of each split, and how the held-out ones came about. Marked samples stay; the others come from train."""
     marked = [sample.split for sample in manifest.samples]

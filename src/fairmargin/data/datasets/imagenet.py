@@ -79,7 +79,11 @@ def build(
         valid_fraction: of the training images of each class; `val/` is the test set.
     """
     folder = _locate(root, "imagenet")
-    wnids = sorted(entry.name for entry in (folder / "train").iterdir() if entry.is_dir() and entry.name[0] != ".")
+    wnids = sorted(
+        entry.name
+        for entry in (folder / "train").iterdir()
+        if entry.is_dir() and entry.name[0] != "."
+    )
     labels = {wnid: label for label, wnid in enumerate(wnids)}
     return _build("imagenet", folder, labels, wnids, views, size, stylized, valid_fraction, seed)
 
@@ -100,10 +104,14 @@ def build_9(
     """
     labels = {wnid: label for label, wnids in enumerate(NINE.values()) for wnid in wnids}
     folder = _locate(root, "imagenet9", "imagenet")
-    data = _build("imagenet9", folder, labels, tuple(NINE), views, size, stylized, valid_fraction, seed)
+    data = _build(
+        "imagenet9", folder, labels, tuple(NINE), views, size, stylized, valid_fraction, seed
+    )
     if imagenet_a is None:
         return data
-    adversarial, found = _scan(Path(imagenet_a), labels, _evaluation(size))  # 21 of the 42 are in ImageNet-A, no crab
+    adversarial, found = _scan(
+        Path(imagenet_a), labels, _evaluation(size)
+    )  # 21 of the 42 are in ImageNet-A, no crab
     info = replace(data.info, notes={**data.info.notes, "imagenet-a": found})
     return replace(data, info=info, extra_tests={"imagenet-a": adversarial})
 
@@ -120,10 +128,14 @@ def build_100(
     """The hundred wnids of Contrastive Multiview Coding (Tian et al., ECCV 2020). Arguments as in `build`."""
     labels = {wnid: label for label, wnid in enumerate(HUNDRED)}
     folder = _locate(root, "imagenet100", "imagenet")
-    return _build("imagenet100", folder, labels, HUNDRED, views, size, stylized, valid_fraction, seed)
+    return _build(
+        "imagenet100", folder, labels, HUNDRED, views, size, stylized, valid_fraction, seed
+    )
 
 
-def texture_clusters(csv_path: Path, *, allow_partial: bool = False) -> dict[str, tuple[int, int, int]]:
+def texture_clusters(
+    csv_path: Path, *, allow_partial: bool = False
+) -> dict[str, tuple[int, int, int]]:
     """ReBias's `9class_imagenet_val.csv`: `<wnid>/<file>` → its cluster in each of the three texture clusterings."""
     if not csv_path.is_file():
         raise MissingData(
@@ -132,13 +144,19 @@ def texture_clusters(csv_path: Path, *, allow_partial: bool = False) -> dict[str
     with csv_path.open(newline="") as file:
         header, *rows = list(csv.reader(file)) or [[]]
     if header != CSV_HEADER:
-        raise MissingData(f"{csv_path} begins with {','.join(header)!r}; expected {','.join(CSV_HEADER)!r}")
+        raise MissingData(
+            f"{csv_path} begins with {','.join(header)!r}; expected {','.join(CSV_HEADER)!r}"
+        )
     try:
         clusters = {path: (int(a), int(b), int(c)) for path, _, a, b, c in rows}
     except ValueError as error:
-        raise MissingData(f"{csv_path} has a row that is not a path, a category and three numbers: {error}") from error
+        raise MissingData(
+            f"{csv_path} has a row that is not a path, a category and three numbers: {error}"
+        ) from error
     if len(clusters) != len(rows) or (len(rows) != CSV_ROWS and not allow_partial):
-        raise MissingData(f"{csv_path} has {len(rows)} rows of {len(clusters)} images; expected {CSV_ROWS}, each once")
+        raise MissingData(
+            f"{csv_path} has {len(rows)} rows of {len(clusters)} images; expected {CSV_ROWS}, each once"
+        )
     return clusters
 
 
@@ -147,11 +165,15 @@ def clusters_of(paths: Sequence[Path], clusters: dict[str, tuple[int, int, int]]
     keys = [f"{path.parent.name}/{path.name}" for path in paths]
     unknown = [key for key in keys if key not in clusters]
     if unknown:
-        raise ValueError(f"{len(unknown)} of {len(keys)} images have no texture cluster, the first is {unknown[0]}")
+        raise ValueError(
+            f"{len(unknown)} of {len(keys)} images have no texture cluster, the first is {unknown[0]}"
+        )
     return torch.tensor([clusters[key] for key in keys])
 
 
-def unbiased_accuracy(correct: Tensor, labels: Tensor, clusters: Tensor, min_cell: int = 10) -> float:
+def unbiased_accuracy(
+    correct: Tensor, labels: Tensor, clusters: Tensor, min_cell: int = 10
+) -> float:
     """Accuracy with equal weight for every (class, texture) cell of at least `min_cell` images, mean over clusterings.
 
     correct [N] (0 or 1), labels [N], clusters [N, J]; the UNB of Bahng et al. has J = 3.
@@ -163,7 +185,9 @@ def unbiased_accuracy(correct: Tensor, labels: Tensor, clusters: Tensor, min_cel
         right = cells.bincount(weights=correct.double())
         large = total >= max(min_cell, 1)
         if not large.any():
-            raise ValueError(f"no (class, texture) cell has {min_cell} images; the largest has {int(total.max())}")
+            raise ValueError(
+                f"no (class, texture) cell has {min_cell} images; the largest has {int(total.max())}"
+            )
         values.append((right[large] / total[large]).mean())
     return float(torch.stack(values).mean())
 
@@ -202,7 +226,9 @@ def _evaluation(size: int) -> Geometry:
 
 def _train_views(views: str, size: int) -> Views:
     smallest, colour, number = VIEWS[views]
-    return resized_crop_flip(size, (smallest, 1.0), *IMAGENET, jitter=colour, grey=colour, number=number)
+    return resized_crop_flip(
+        size, (smallest, 1.0), *IMAGENET, jitter=colour, grey=colour, number=number
+    )
 
 
 def _locate(root: Path, *names: str) -> Path:
@@ -211,16 +237,26 @@ def _locate(root: Path, *names: str) -> Path:
         if (place / "train").is_dir() and (place / "val").is_dir():
             return place
     looked = ", ".join(map(str, places))
-    raise MissingData(f"no ImageNet-style folder in any of {looked}; expected train/<wnid>/* and val/<wnid>/* inside")
+    raise MissingData(
+        f"no ImageNet-style folder in any of {looked}; expected train/<wnid>/* and val/<wnid>/* inside"
+    )
 
 
-def _scan(folder: Path, labels: dict[str, int], decode: Callable[[Path], Tensor]) -> tuple[FileSplit, str]:
+def _scan(
+    folder: Path, labels: dict[str, int], decode: Callable[[Path], Tensor]
+) -> tuple[FileSplit, str]:
     """Images of the wanted wnids in sorted order, and a sentence on what was found."""
-    by_wnid = {wnid: image_files(folder / wnid) for wnid in sorted(labels) if (folder / wnid).is_dir()}
+    by_wnid = {
+        wnid: image_files(folder / wnid) for wnid in sorted(labels) if (folder / wnid).is_dir()
+    }
     paths = [path for files in by_wnid.values() for path in files]
     if not paths:
         flat = folder.is_dir() and bool(image_files(folder))
-        hint = "; its images lie flat: sort them into wnid folders with the devkit's ground truth" if flat else ""
+        hint = (
+            "; its images lie flat: sort them into wnid folders with the devkit's ground truth"
+            if flat
+            else ""
+        )
         raise MissingData(
             f"no images of the {len(labels)} wanted classes under {folder}/<wnid>/ (such as n01440764){hint}"
         )
@@ -235,8 +271,12 @@ def _without_copies(stylized: FileSplit, valid: FileSplit) -> FileSplit:
     """Leave out stylised copies of validation images, named `<wnid>/<stem>` or `<wnid>/<stem>-stylized-<painting>`."""
     held_out = {(path.parent.name, path.stem) for path in valid.paths}
     keys = [(path.parent.name, path.stem.split("-stylized-")[0]) for path in stylized.paths]
-    return stylized.subset(torch.tensor([i for i, key in enumerate(keys) if key not in held_out], dtype=torch.long))
+    return stylized.subset(
+        torch.tensor([i for i, key in enumerate(keys) if key not in held_out], dtype=torch.long)
+    )
 
 
 def _join(first: FileSplit, second: FileSplit) -> FileSplit:
-    return FileSplit([*first.paths, *second.paths], torch.cat([first.labels, second.labels]), first.decode)
+    return FileSplit(
+        [*first.paths, *second.paths], torch.cat([first.labels, second.labels]), first.decode
+    )

@@ -15,12 +15,20 @@ ACTIONS = ("climbing", "diving", "fishing", "pole vaulting", "racing", "throwing
 PLACES = ("rock wall", "underwater", "water surface", "sky", "paved track", "playing field")
 SIZE = 224
 _photographs = partial(
-    align_conflict.build, size=SIZE, train_views=crop_flip(SIZE, 4, *CIFAR10), eval_views=plain(*CIFAR10)
+    align_conflict.build,
+    size=SIZE,
+    train_views=crop_flip(SIZE, 4, *CIFAR10),
+    eval_views=plain(*CIFAR10),
 )
 
 
 def build_cmnist(
-    root: Path, *, ratio: float = 5.0, valid: str = "from-train", valid_fraction: float = 0.1, seed: int = 0
+    root: Path,
+    *,
+    ratio: float = 5.0,
+    valid: str = "from-train",
+    valid_fraction: float = 0.1,
+    seed: int = 0,
 ) -> Data:
     """Coloured digits as Lee et al. published them, under `<root>/cmnist`; `coloured-mnist` makes such from MNIST.
 
@@ -36,7 +44,12 @@ def build_cmnist(
 
 
 def build_dogs_and_cats(
-    root: Path, *, ratio: float = 5.0, valid: str = "from-train", valid_fraction: float = 0.1, seed: int = 0
+    root: Path,
+    *,
+    ratio: float = 5.0,
+    valid: str = "from-train",
+    valid_fraction: float = 0.1,
+    seed: int = 0,
 ) -> Data:
     """Dogs and cats with bright or dark fur, under `<root>/dogs_and_cats`. Which is 0 and which 1, the release does not say.
 
@@ -51,7 +64,12 @@ def build_dogs_and_cats(
 
 
 def build_bar(
-    root: Path, *, ratio: float = 5.0, valid: str = "from-train", valid_fraction: float = 0.1, seed: int = 0
+    root: Path,
+    *,
+    ratio: float = 5.0,
+    valid: str = "from-train",
+    valid_fraction: float = 0.1,
+    seed: int = 0,
 ) -> Data:
     """Six actions, each tied to a place (Biased Action Recognition), under `<root>/bar`.
 

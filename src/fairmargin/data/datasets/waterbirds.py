@@ -26,7 +26,14 @@ SIZE = 224
 EVALUATION = Geometry(256, crop=SIZE, stretch=True)
 
 
-def build(root: Path, *, augment: bool = False, valid: str = "own", valid_fraction: float = 0.1, seed: int = 0) -> Data:
+def build(
+    root: Path,
+    *,
+    augment: bool = False,
+    valid: str = "own",
+    valid_fraction: float = 0.1,
+    seed: int = 0,
+) -> Data:
     """The archive in `<root>/waterbird_complete95_forest2water2` or in `root` itself.
 
     Args:
@@ -42,7 +49,10 @@ def build(root: Path, *, augment: bool = False, valid: str = "own", valid_fracti
     if augment:
         train = train.to_crop_from(Geometry(256, stretch=True))
     notes = {"source": ARCHIVE, "valid": valid}
-    notes |= {f"{name} groups": _groups(s) for name, s in (("train", train), ("valid", held_out), ("test", test))}
+    notes |= {
+        f"{name} groups": _groups(s)
+        for name, s in (("train", train), ("valid", held_out), ("test", test))
+    }
     counts = count_cells(train.labels, train.bias, 2, 2)
     info = DataInfo("waterbirds", BIRDS, PLACES, (3, SIZE, SIZE), counts, notes)
     train_views = resized_crop_flip(SIZE, (0.7, 1.0), *IMAGENET) if augment else plain(*IMAGENET)
@@ -64,7 +74,9 @@ def _splits(root: Path) -> list[FileSplit]:
             raise MissingData(
                 f"{folder / 'metadata.csv'} lacks the columns {', '.join(absent)}; it has {table.fieldnames}"
             )
-        rows = sorted(([row[column] for column in COLUMNS] for row in table), key=lambda row: str(row[0]))
+        rows = sorted(
+            ([row[column] for column in COLUMNS] for row in table), key=lambda row: str(row[0])
+        )
     paths = [folder / str(row[0]) for row in rows]
     missing = [path for path in paths if not path.is_file()]
     if missing:
@@ -72,14 +84,18 @@ def _splits(root: Path) -> list[FileSplit]:
             f"{len(missing)} of the {len(paths)} images of metadata.csv are missing, the first is {missing[0]}"
         )
     try:
-        labels, split, places = torch.tensor([[int(value) for value in row[1:]] for row in rows]).unbind(1)
+        labels, split, places = torch.tensor(
+            [[int(value) for value in row[1:]] for row in rows]
+        ).unbind(1)
     except (TypeError, ValueError, IndexError) as error:  # short rows, words for numbers, no rows
         raise MissingData(
             f"{folder / 'metadata.csv'}: y, split and place must be integers in every row ({error})"
         ) from error
     binary = all(set(values.tolist()) <= {0, 1} for values in (labels, places))
     if not binary or split.unique().tolist() != [TRAIN, VALID, TEST]:
-        raise MissingData(f"{folder / 'metadata.csv'}: expected y and place of 0 or 1 and the three splits 0, 1 and 2")
+        raise MissingData(
+            f"{folder / 'metadata.csv'}: expected y and place of 0 or 1 and the three splits 0, 1 and 2"
+        )
     whole = FileSplit(paths, labels, EVALUATION, places)
     return [whole.subset((split == part).nonzero().flatten()) for part in (TRAIN, VALID, TEST)]
 

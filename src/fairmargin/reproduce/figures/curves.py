@@ -48,7 +48,10 @@ class Curve:
 def collect(out: Path) -> list[Curve]:
     """Of each cell with a published number that was begun at the published protocol."""
     every = (
-        (cell, record) for cell in cells("all") if cell.published for record in runs_as_planned(cell, out, "paper")
+        (cell, record)
+        for cell in cells("all")
+        if cell.published
+        for record in runs_as_planned(cell, out, "paper")
     )
     return [curve for cell, record in every if (curve := _curve(cell, record)).epochs]
 
@@ -57,7 +60,9 @@ def _curve(cell: Cell, record: RunRecord) -> Curve:
     found, run = evaluated(record), measured(record)
     accuracies = [round(100 * value, 2) for _, value in found]
     facts = run.of_epochs if run else 0, cell.published[0].mean
-    return Curve(cell.name, int(record.config["seed"]), [epoch for epoch, _ in found], accuracies, *facts)
+    return Curve(
+        cell.name, int(record.config["seed"]), [epoch for epoch, _ in found], accuracies, *facts
+    )
 
 
 def merged(old: Sequence[Curve], new: Sequence[Curve]) -> list[Curve]:
@@ -67,7 +72,9 @@ def merged(old: Sequence[Curve], new: Sequence[Curve]) -> list[Curve]:
 
 def read(folder: Path) -> list[Curve]:
     file = folder / f"{NAME}.json"
-    return [Curve(**curve) for curve in json.loads(file.read_text("utf-8"))] if file.is_file() else []
+    return (
+        [Curve(**curve) for curve in json.loads(file.read_text("utf-8"))] if file.is_file() else []
+    )
 
 
 def draw(curves: Sequence[Curve], folder: Path) -> Drawn:
@@ -77,7 +84,15 @@ def draw(curves: Sequence[Curve], folder: Path) -> Drawn:
         for index, curve in enumerate(curves):
             colour, last = COLOURS[index % len(COLOURS)], f"{curve.accuracies[-1]:.1f} %"
             label = f"{curve.cell}, seed {curve.seed}: {last} after {curve.epochs[-1]} of {curve.of_epochs} epochs"
-            ax.plot(curve.epochs, curve.accuracies, "o-", color=colour, markersize=2.5, linewidth=1.2, label=label)
+            ax.plot(
+                curve.epochs,
+                curve.accuracies,
+                "o-",
+                color=colour,
+                markersize=2.5,
+                linewidth=1.2,
+                label=label,
+            )
             ax.axhline(curve.published, color=colour, linewidth=0.7, linestyle=(0, (2, 3)))
             ax.text(
                 1.005, curve.published, f"paper {as_printed(curve.published)}", transform=ax.get_yaxis_transform(),
@@ -89,6 +104,7 @@ def draw(curves: Sequence[Curve], folder: Path) -> Drawn:
         ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1.01), borderaxespad=0)
         open_frame(ax)
         caption(
-            figure, "budget paper: the published protocol. Every evaluation is shown, and nothing was chosen by it."
+            figure,
+            "budget paper: the published protocol. Every evaluation is shown, and nothing was chosen by it.",
         )
         return save(figure, folder, NAME, [asdict(curve) for curve in curves])

@@ -24,7 +24,9 @@ def draw(figure: str, out: Path, budget: str, say: Say = lambda _: None) -> Draw
 def _sweep(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
     rows, seeds = [], set()
     for cell in cells("figure2"):
-        found = [one for one in finished_or_all(runs_as_planned(cell, out, budget, say)) if one.whole]
+        found = [
+            one for one in finished_or_all(runs_as_planned(cell, out, budget, say)) if one.whole
+        ]
         seeds |= {one.seed for one in found}
         rho, epsilon = cell.config(budget, 0).data.options["rho"], cell.settings["method.epsilon"]
         rows.append(measured.Row(cell.method, rho, epsilon, [one.last / 100 for one in found]))
@@ -34,7 +36,9 @@ def _sweep(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
 def _histograms(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
     runs = {}
     for cell in cells("figure5"):
-        if records := [record for record in runs_as_planned(cell, out, budget, say) if record.finished]:
+        if records := [
+            record for record in runs_as_planned(cell, out, budget, say) if record.finished
+        ]:
             runs[cell.method, cell.settings["method.epsilon"]] = read_run(records[0].path)
     return measured.figure_5(runs, folder, budget=_caption("figure5", budget, 1))
 

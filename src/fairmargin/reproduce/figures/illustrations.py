@@ -65,7 +65,9 @@ def figure_1(folder: Path) -> Drawn:
         for name, points in panels.items():
             _ring(axes[name], points)
             _samples(axes[name], points, plain=name == "a")
-            axes[name].set(aspect="equal", xlim=(-2.8, 2.8), ylim=(-2.6, 2.6), title=f"({name}) {titles[name]}")
+            axes[name].set(
+                aspect="equal", xlim=(-2.8, 2.8), ylim=(-2.6, 2.6), title=f"({name}) {titles[name]}"
+            )
             axes[name].set_axis_off()
         _arrows(axes["a"], panels["a"])
         _halos(axes["b"], panels["b"])
@@ -73,35 +75,67 @@ def figure_1(folder: Path) -> Drawn:
             axes["b"].text(*place, "biased cluster", color=DARK[colour], ha="center", fontsize=7.5)
         axes["c"].text(*_at(90, 1.45), r"$\epsilon$", ha="center", va="center", fontsize=10)
         _key(figure)
-        return save(figure, folder, "figure1", {name: _facts(points) for name, points in panels.items()})
+        return save(
+            figure, folder, "figure1", {name: _facts(points) for name, points in panels.items()}
+        )
 
 
 def figure_3(folder: Path) -> Drawn:
     """Equal mean distances (a), with a margin too (b), and equal deviations too (c)."""
     mixed = _positives(aligned=(2, 2, 2, 2), conflicting=(1, 3, 1, 3))
     even = _positives(aligned=(2, 2, 2, 2), conflicting=(2, 2, 2, 2))
-    panels = {"a": mixed + _negatives(3.02), "b": mixed + _negatives(3.7), "c": even + _negatives(2.75)}
-    titles = {"a": "equal means (EnD)", "b": "equal means, margin ε", "c": "equal means and σ (FairKL)"}
+    panels = {
+        "a": mixed + _negatives(3.02),
+        "b": mixed + _negatives(3.7),
+        "c": even + _negatives(2.75),
+    }
+    titles = {
+        "a": "equal means (EnD)",
+        "b": "equal means, margin ε",
+        "c": "equal means and σ (FairKL)",
+    }
     with page(3.35) as figure:
         for ax, (name, points) in zip(figure.subplots(1, 3), panels.items(), strict=True):
             _ring(ax, points)
             low, high = _reach(points)
             for d in sorted({p.distance for p in points if p.positive}):
                 if d < low:
-                    ax.add_patch(Circle((0, 0), d, fill=False, edgecolor=FAINT, linewidth=0.7, linestyle=DOTTED))
+                    ax.add_patch(
+                        Circle(
+                            (0, 0), d, fill=False, edgecolor=FAINT, linewidth=0.7, linestyle=DOTTED
+                        )
+                    )
                 ax.text(*_at(254, d - 0.27), f"{d:g}", fontsize=7, ha="center", va="center")
             _samples(ax, points)
             if high - low > NO_MARGIN:
-                ax.text(*_at(67.5, (low + high) / 2), r"$\epsilon$", ha="center", va="center", fontsize=10)
-            for k, (kind, colour) in enumerate((("aligned", ALIGNED), ("conflicting", CONFLICTING))):
+                ax.text(
+                    *_at(67.5, (low + high) / 2),
+                    r"$\epsilon$",
+                    ha="center",
+                    va="center",
+                    fontsize=10,
+                )
+            for k, (kind, colour) in enumerate(
+                (("aligned", ALIGNED), ("conflicting", CONFLICTING))
+            ):
                 mean, deviation = _moments(points, kind == "aligned")
                 said = f"{kind}:  μ = {mean:g},  σ = {deviation:g}"
-                ax.text(0, -4.75 - 0.7 * k, said, color=DARK[colour], ha="center", va="center", fontsize=8)
+                ax.text(
+                    0,
+                    -4.75 - 0.7 * k,
+                    said,
+                    color=DARK[colour],
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                )
             ax.set(aspect="equal", xlim=(-4.15, 4.15), ylim=(-5.7, 4.15))
             ax.set_title(f"({name}) {titles[name]}")
             ax.set_axis_off()
         _key(figure, {"distance": Line2D([], [], color=FAINT, linewidth=0.9, linestyle=DOTTED)})
-        return save(figure, folder, "figure3", {name: _facts(points) for name, points in panels.items()})
+        return save(
+            figure, folder, "figure3", {name: _facts(points) for name, points in panels.items()}
+        )
 
 
 def figure_4(folder: Path) -> Drawn:
@@ -122,15 +156,28 @@ def figure_4(folder: Path) -> Drawn:
             column[0].set_title(f"({'ab'[k]}) {t.title}")
         axes[0, 0].set_ylabel("second coordinate")
         axes[1, 0].set_ylabel("density")
-        dots = {"bias-aligned positives": _dot(ALIGNED), "bias-conflicting positives": _dot(CONFLICTING)}
+        dots = {
+            "bias-aligned positives": _dot(ALIGNED),
+            "bias-conflicting positives": _dot(CONFLICTING),
+        }
         _legend(figure, {"anchor": _star(), **dots})
         return save(figure, folder, "figure4", {"ab"[k]: _toy_facts(t) for k, t in enumerate(pair)})
 
 
 def _definition() -> list[Point]:
     positives = [(35, 1.0), (105, 0.72), (172, 0.92), (238, 0.66), (305, 0.9)]
-    negatives = [(338, 1.9), (12, 2.3), (82, 2.2), (128, 2.42), (186, 2.25), (226, 2.05), (282, 2.35)]
-    return [Point(a, d, True, True) for a, d in positives] + [Point(a, d, False, True) for a, d in negatives]
+    negatives = [
+        (338, 1.9),
+        (12, 2.3),
+        (82, 2.2),
+        (128, 2.42),
+        (186, 2.25),
+        (226, 2.05),
+        (282, 2.35),
+    ]
+    return [Point(a, d, True, True) for a, d in positives] + [
+        Point(a, d, False, True) for a, d in negatives
+    ]
 
 
 def _biased_clusters() -> list[Point]:
@@ -138,7 +185,9 @@ def _biased_clusters() -> list[Point]:
     points: list[Point] = []
     for aligned, towards in ((True, 6), (False, 174)):
         for positive, (low, high) in ((True, (1.05, 1.68)), (False, (1.72, 2.35))):
-            points = _scattered(points, 6, (towards - 36, towards + 36), (low, high), positive, aligned)
+            points = _scattered(
+                points, 6, (towards - 36, towards + 36), (low, high), positive, aligned
+            )
     return points
 
 
@@ -164,7 +213,9 @@ def _scattered(
     points = list(others)
     while len(points) < len(others) + number:
         distance = random.uniform(*distances) if len(points) > len(others) else distances[positive]
-        point = Point(round(random.uniform(*angles), 1), round(float(distance), 3), positive, aligned)
+        point = Point(
+            round(random.uniform(*angles), 1), round(float(distance), 3), positive, aligned
+        )
         if all(math.dist(point.place, other.place) > APART for other in points):
             points.append(point)
     return points
@@ -176,7 +227,10 @@ def _positives(aligned: Sequence[float], conflicting: Sequence[float]) -> list[P
 
 
 def _negatives(closest: float) -> list[Point]:
-    return [Point(22.5 + 45 * k, closest + (0, 0.35, 0.15, 0.3)[k % 4], False, aligned=k % 2 == 0) for k in range(8)]
+    return [
+        Point(22.5 + 45 * k, closest + (0, 0.35, 0.15, 0.3)[k % 4], False, aligned=k % 2 == 0)
+        for k in range(8)
+    ]
 
 
 def _ring(ax: Axes, points: Sequence[Point]) -> None:
@@ -185,7 +239,11 @@ def _ring(ax: Axes, points: Sequence[Point]) -> None:
     if high - low > NO_MARGIN:
         ax.add_patch(Annulus((0, 0), high, high - low, facecolor=RING, edgecolor="none"))
     for radius in (low, high) if high - low > NO_MARGIN else ((low + high) / 2,):
-        ax.add_patch(Circle((0, 0), radius, fill=False, edgecolor=FAINT, linewidth=0.8, linestyle=(0, (4, 3))))
+        ax.add_patch(
+            Circle(
+                (0, 0), radius, fill=False, edgecolor=FAINT, linewidth=0.8, linestyle=(0, (4, 3))
+            )
+        )
 
 
 def _halos(ax: Axes, points: Sequence[Point]) -> None:
@@ -198,8 +256,17 @@ def _samples(ax: Axes, points: Sequence[Point], *, plain: bool = False) -> None:
     ax.scatter([0], [0], s=120, marker="*", color=ANCHOR, linewidths=0, zorder=4)
     for p in points:
         fill, ink = ("white", INK) if plain else (p.colour, "white")
-        ax.scatter(*p.place, s=74, color=fill, edgecolors=INK if plain else DARK[p.colour], linewidths=0.7, zorder=3)
-        ax.scatter(*p.place, s=30, marker="+" if p.positive else "_", color=ink, linewidths=1.3, zorder=3.5)
+        ax.scatter(
+            *p.place,
+            s=74,
+            color=fill,
+            edgecolors=INK if plain else DARK[p.colour],
+            linewidths=0.7,
+            zorder=3,
+        )
+        ax.scatter(
+            *p.place, s=30, marker="+" if p.positive else "_", color=ink, linewidths=1.3, zorder=3.5
+        )
 
 
 def _arrows(ax: Axes, points: Sequence[Point]) -> None:
@@ -227,8 +294,21 @@ def _arrows(ax: Axes, points: Sequence[Point]) -> None:
 
 
 def _key(figure: Figure, further: dict[str, Any] | None = None) -> None:
-    ring = Line2D([], [], marker="o", linestyle="none", markersize=7, markerfacecolor="white", markeredgecolor=INK)
-    sign: dict[str, Any] = {"linestyle": "none", "markersize": 4.5, "markeredgecolor": INK, "markeredgewidth": 1.1}
+    ring = Line2D(
+        [],
+        [],
+        marker="o",
+        linestyle="none",
+        markersize=7,
+        markerfacecolor="white",
+        markeredgecolor=INK,
+    )
+    sign: dict[str, Any] = {
+        "linestyle": "none",
+        "markersize": 4.5,
+        "markeredgecolor": INK,
+        "markeredgewidth": 1.1,
+    }
     handles = {
         "anchor": _star(),
         "same class": (ring, Line2D([], [], marker="+", **sign)),
@@ -253,16 +333,22 @@ def _legend(figure: Figure, handles: dict[str, Any]) -> None:
 
 
 def _star() -> Line2D:
-    return Line2D([], [], marker="*", color=ANCHOR, linestyle="none", markersize=10, markeredgewidth=0)
+    return Line2D(
+        [], [], marker="*", color=ANCHOR, linestyle="none", markersize=10, markeredgewidth=0
+    )
 
 
 def _dot(colour: str) -> Line2D:
-    return Line2D([], [], marker="o", color=colour, linestyle="none", markersize=7, markeredgewidth=0)
+    return Line2D(
+        [], [], marker="o", color=colour, linestyle="none", markersize=7, markeredgewidth=0
+    )
 
 
 def _reach(points: Sequence[Point]) -> tuple[float, float]:
     """(distance of the farthest positive, of the closest negative)."""
-    return max(p.distance for p in points if p.positive), min(p.distance for p in points if not p.positive)
+    return max(p.distance for p in points if p.positive), min(
+        p.distance for p in points if not p.positive
+    )
 
 
 def _moments(points: Sequence[Point], aligned: bool) -> tuple[float, float]:
@@ -272,7 +358,11 @@ def _moments(points: Sequence[Point], aligned: bool) -> tuple[float, float]:
 
 def _facts(points: Sequence[Point]) -> dict[str, Any]:
     low, high = _reach(points)
-    facts: dict[str, Any] = {"farthest positive": low, "closest negative": high, "margin": round(high - low, 6)}
+    facts: dict[str, Any] = {
+        "farthest positive": low,
+        "closest negative": high,
+        "margin": round(high - low, 6),
+    }
     if len({p.aligned for p in points}) == 2:
         for name, aligned in (("aligned", True), ("conflicting", False)):
             mean, deviation = _moments(points, aligned)
@@ -285,7 +375,9 @@ def _around(ax: Axes, t: Toy) -> None:
     places, colours = [], []
     for distances, colour in ((t.conflicting, CONFLICTING), (t.aligned, ALIGNED)):
         turn = random.uniform(0, 2 * math.pi, len(distances))
-        places.append(np.stack([distances.numpy() * np.cos(turn), distances.numpy() * np.sin(turn)], 1))
+        places.append(
+            np.stack([distances.numpy() * np.cos(turn), distances.numpy() * np.sin(turn)], 1)
+        )
         colours += [colour] * len(distances)
     mixed = random.permutation(len(colours))  # neither set covers the other
     x, y = np.concatenate(places)[mixed].T
@@ -307,7 +399,9 @@ def _densities(ax: Axes, t: Toy) -> None:
         ax.plot(x, norm.pdf(x, mean, deviation), color=colour, linewidth=1.6, linestyle=dash)
         said[DARK[colour]] = f"{name}: μ = {mean:.2g}, σ = {deviation:.2g}"
     for k, (colour, text) in enumerate(said.items()):
-        ax.text(0.99, 0.98 - 0.13 * k, text, color=colour, transform=ax.transAxes, ha="right", va="top")
+        ax.text(
+            0.99, 0.98 - 0.13 * k, text, color=colour, transform=ax.transAxes, ha="right", va="top"
+        )
     open_frame(ax)
     ax.set(xlim=(0, 4.6), ylim=(0, 3.3), xlabel="distance to the anchor")
 
@@ -316,7 +410,11 @@ def _toy_facts(t: Toy) -> dict[str, Any]:
     """The KL is that of the aligned distances from the conflicting ones, in closed form from the two moments."""
     sets = {"aligned": t.aligned, "conflicting": t.conflicting}
     moments = {
-        name: {"n": len(d), "mean": round(float(d.mean()), 6), "deviation": round(float(d.std(correction=0)), 6)}
+        name: {
+            "n": len(d),
+            "mean": round(float(d.mean()), 6),
+            "deviation": round(float(d.std(correction=0)), 6),
+        }
         for name, d in sets.items()
     }
     return moments | {"kl": round(abs(t.divergence["kl"]), 6), "title": t.title}

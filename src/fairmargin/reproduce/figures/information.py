@@ -30,7 +30,9 @@ def gaussian_scores(information: float, n: int, generator: torch.Generator) -> T
     rho = math.sqrt(1 - left_over)
     x, noise = torch.randn(2, n, DIMENSIONS, generator=generator, dtype=torch.float64)
     y = rho * x + math.sqrt(left_over) * noise
-    each = y[None].square() - (y[None] - rho * x[:, None]).square() / left_over - math.log(left_over)
+    each = (
+        y[None].square() - (y[None] - rho * x[:, None]).square() / left_over - math.log(left_over)
+    )
     return each.sum(2) / 2
 
 
@@ -95,10 +97,21 @@ def _along_information(ax: Axes) -> None:
     grid = torch.linspace(0.05, 8, 33).tolist()
     for epsilon, colour in CURVES.items():
         name = "ε = ∞" if epsilon == math.inf else f"ε = {epsilon:g}"
-        ax.plot(grid, [mean_estimate(truth, n, epsilon) for truth in grid], color=colour, lw=2, label=name)
+        ax.plot(
+            grid,
+            [mean_estimate(truth, n, epsilon) for truth in grid],
+            color=colour,
+            lw=2,
+            label=name,
+        )
     ax.plot([0, 8], [0, 8], color="black", lw=1, ls="--")
     ax.text(7.6, 7.75, "truth", ha="right", va="bottom")
     ax.axhline(math.log(n), color=CURVES[0.0], lw=0.8, ls=":")
     ax.text(0.1, math.log(n) + 0.1, f"log {n}", color="#6b7580")
-    ax.set(title=f"The more there is, the further apart (N = {n})", xlabel="truth (nats)", xlim=(0, 8), ylim=(0, 11))
+    ax.set(
+        title=f"The more there is, the further apart (N = {n})",
+        xlabel="truth (nats)",
+        xlim=(0, 8),
+        ylim=(0, 11),
+    )
     ax.legend(frameon=False, loc="upper left")

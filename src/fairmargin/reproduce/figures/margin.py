@@ -21,7 +21,9 @@ def pair_loss(delta: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """(loss, pull −∂/∂s_i) of anchors with one positive, s_i = 0, and one negative, s_n = delta."""
     s = torch.zeros(len(delta), 1, dtype=torch.float64, requires_grad=True)
     one = torch.ones_like(s)
-    block = Block(s, positive=one, negative=1 - one, weight=one, log_negatives=delta, mass=one[:, 0])
+    block = Block(
+        s, positive=one, negative=1 - one, weight=one, log_negatives=delta, mass=one[:, 0]
+    )
     loss, _ = FORMS["c"](block, epsilon=epsilon, positives="mean")
     (gradient,) = torch.autograd.grad(loss.sum(), s)
     return loss.detach(), -gradient[:, 0]
@@ -40,7 +42,11 @@ def draw(path: Path) -> Path:
             right.plot([-epsilon, -epsilon], [0, 0.5], color=colour, lw=0.8, ls=":")
             right.plot([-epsilon], [0.5], "o", color=colour, ms=6)
     left.set(ylabel="loss", title="The loss levels off at −ε", ylim=(-6, 3))
-    right.set(ylabel="pull on the positive", title="The pull is halved where the positive leads by ε", ylim=(0, 1.05))
+    right.set(
+        ylabel="pull on the positive",
+        title="The pull is halved where the positive leads by ε",
+        ylim=(0, 1.05),
+    )
     for ax in (left, right):
         ax.set(xlabel="Δ = s_n − s_i   (left of 0: the positive is ahead)", xlim=(-6, 3))
         ax.spines[["top", "right"]].set_visible(False)

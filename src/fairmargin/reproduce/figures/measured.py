@@ -33,10 +33,17 @@ METHODS: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
     "eps-supinfonce": ("#d55e00", "s", "-"),
 }
 LEAST_SPAN = 4.0  # per cent on an axis of accuracies, so that noise does not look like an effect
-SETS = {"positive-aligned": "bias-aligned positives", "positive-conflicting": "bias-conflicting positives"}
+SETS = {
+    "positive-aligned": "bias-aligned positives",
+    "positive-conflicting": "bias-conflicting positives",
+}
 INKS = {  # from few pairs to many
-    "positive-aligned": LinearSegmentedColormap.from_list("aligned", ["#f1f6fc", "#6a9fd8", "#2f6db5", "#0d2748"]),
-    "positive-conflicting": LinearSegmentedColormap.from_list("conflict", ["#fff5ea", "#f3a65c", "#c8620f", "#4d2203"]),
+    "positive-aligned": LinearSegmentedColormap.from_list(
+        "aligned", ["#f1f6fc", "#6a9fd8", "#2f6db5", "#0d2748"]
+    ),
+    "positive-conflicting": LinearSegmentedColormap.from_list(
+        "conflict", ["#fff5ea", "#f3a65c", "#c8620f", "#4d2203"]
+    ),
 }
 FEWEST = 1e-3  # share of an epoch's pairs that is still coloured
 
@@ -82,28 +89,49 @@ def figure_2(rows: Sequence[Row], folder: Path, *, budget: str) -> Drawn:
     """
     points = [_Point.of(row) for row in rows]
     if not any(point.accuracies for point in points):
-        raise ValueError("Figure 2 has no finished run to draw; make them with: fairmargin reproduce figure2")
+        raise ValueError(
+            "Figure 2 has no finished run to draw; make them with: fairmargin reproduce figure2"
+        )
     at = {(point.method, point.rho, point.epsilon): point for point in points}
     if len(at) < len(points):
-        raise ValueError("a method has two rows of the same ρ and ε; put the accuracies of all its seeds into one")
+        raise ValueError(
+            "a method has two rows of the same ρ and ε; put the accuracies of all its seeds into one"
+        )
     for point in points:
         check_choice(point.method, "method of Figure 2", METHODS)
-    rhos, epsilons = sorted({point.rho for point in points}), sorted({point.epsilon for point in points})
+    rhos, epsilons = (
+        sorted({point.rho for point in points}),
+        sorted({point.epsilon for point in points}),
+    )
     with page(2.75) as figure:
         axes = figure.subplots(1, len(rhos), squeeze=False)[0]
         missing = False
         for ax, rho in zip(axes, rhos, strict=True):
-            for method, shift in zip(METHODS, (-0.008, 0.008), strict=True):  # bars stand beside each other
+            for method, shift in zip(
+                METHODS, (-0.008, 0.008), strict=True
+            ):  # bars stand beside each other
                 found = [at.get((method, rho, epsilon)) for epsilon in epsilons]
-                places = [epsilon + shift * (epsilons[-1] - epsilons[0] or 1) for epsilon in epsilons]
+                places = [
+                    epsilon + shift * (epsilons[-1] - epsilons[0] or 1) for epsilon in epsilons
+                ]
                 missing |= _curve(ax, method, places, found)
             _scale(ax, [point for point in points if point.rho == rho])
-            ax.set(title=f"ρ = {rho:g}", xlabel="margin ε", xticks=epsilons, xticklabels=[f"{e:g}" for e in epsilons])
+            ax.set(
+                title=f"ρ = {rho:g}",
+                xlabel="margin ε",
+                xticks=epsilons,
+                xticklabels=[f"{e:g}" for e in epsilons],
+            )
             open_frame(ax)
         axes[0].set_ylabel("unbiased accuracy (%)")
         _methods_key(figure, missing)
         caption(figure, budget)
-        return save(figure, folder, "figure2", {"budget": budget, "points": [vars(point) for point in points]})
+        return save(
+            figure,
+            folder,
+            "figure2",
+            {"budget": budget, "points": [vars(point) for point in points]},
+        )
 
 
 def _curve(ax: Axes, method: str, places: Sequence[float], points: Sequence[_Point | None]) -> bool:
@@ -143,13 +171,24 @@ def _scale(ax: Axes, points: Sequence[_Point]) -> None:
 def _methods_key(figure: Figure, missing: bool) -> None:
     handles = [
         Line2D(
-            [], [], color=colour, marker=marker, linestyle=dash, linewidth=1.2, markersize=4.5, label=method_name(name)
+            [],
+            [],
+            color=colour,
+            marker=marker,
+            linestyle=dash,
+            linewidth=1.2,
+            markersize=4.5,
+            label=method_name(name),
         )
         for name, (colour, marker, dash) in METHODS.items()
     ]
     if missing:
-        handles.append(Line2D([], [], color=FAINT, marker="x", linestyle="none", markersize=5, label="not run"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, handlelength=2.6)
+        handles.append(
+            Line2D([], [], color=FAINT, marker="x", linestyle="none", markersize=5, label="not run")
+        )
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=3, frameon=False, handlelength=2.6
+    )
 
 
 @dataclass(frozen=True)
@@ -172,7 +211,11 @@ class _History:
         epochs = np.array(self.epochs, float)
         steps = np.diff(epochs) if len(epochs) > 1 else np.ones(1)
         return np.concatenate(
-            [[epochs[0] - steps[0] / 2], epochs[:-1] + np.diff(epochs) / 2, [epochs[-1] + steps[-1] / 2]]
+            [
+                [epochs[0] - steps[0] / 2],
+                epochs[:-1] + np.diff(epochs) / 2,
+                [epochs[-1] + steps[-1] / 2],
+            ]
         )
 
 
@@ -182,12 +225,17 @@ def figure_5(runs: Mapping[tuple[str, float], Run], folder: Path, *, budget: str
     `runs` by method and ε, trained with evaluate.similarities=true; a row for each ε, "not run" where there is none.
     """
     if not runs:
-        raise ValueError("Figure 5 has no runs to draw; make them with: fairmargin reproduce figure5")
+        raise ValueError(
+            "Figure 5 has no runs to draw; make them with: fairmargin reproduce figure5"
+        )
     for method, _ in runs:
         check_choice(method, "method of Figure 5", METHODS)
     histories = {(*key, name): _history(run, name) for key, run in runs.items() for name in SETS}
     epsilons = sorted({epsilon for _, epsilon in runs})
-    lowest = min(float(h.edges[:-1][(h.shares >= FEWEST).any(0)].min(initial=0.0)) for h in histories.values())
+    lowest = min(
+        float(h.edges[:-1][(h.shares >= FEWEST).any(0)].min(initial=0.0))
+        for h in histories.values()
+    )
     with page(1.2 * len(epsilons) + 1.35) as figure:
         caption(figure, budget)
         parts: Any = figure.subfigures(1, 2, width_ratios=[1.08, 1])
@@ -210,7 +258,9 @@ def figure_5(runs: Mapping[tuple[str, float], Run], folder: Path, *, budget: str
             bar.set_ticks([1e-3, 1e-2, 1e-1, 1], labels=["0.1 %", "1 %", "10 %", "100 %"])
             bar.set_label("share of the epoch's pairs; line: their mean")
             bar.outline.set_visible(False)
-        return save(figure, folder, "figure5", {"budget": budget, "panels": _panels(histories, runs)})
+        return save(
+            figure, folder, "figure5", {"budget": budget, "panels": _panels(histories, runs)}
+        )
 
 
 def _history(run: Run, name: str) -> _History:
@@ -223,7 +273,9 @@ def _history(run: Run, name: str) -> _History:
     sets = [event["similarity"]["sets"][name] for event in events]
     edges = np.array(events[0]["similarity"]["edges"])
     counts = np.array([one["counts"] for one in sets])
-    return _History([event["epoch"] for event in events], edges, counts, [one["mean"] for one in sets])
+    return _History(
+        [event["epoch"] for event in events], edges, counts, [one["mean"] for one in sets]
+    )
 
 
 def _heat(ax: Axes, history: _History | None, name: str) -> None:
@@ -233,8 +285,19 @@ def _heat(ax: Axes, history: _History | None, name: str) -> None:
         ax.text(0.5, 0.5, "not run", transform=ax.transAxes, ha="center", va="center", color=INK)
         return
     shares = np.ma.masked_less(history.shares.T, FEWEST)  # [bins, epochs]
-    ax.pcolormesh(history.between, history.edges, shares, norm=LogNorm(FEWEST, 1), cmap=INKS[name], rasterized=True)
-    known = [(epoch, mean) for epoch, mean in zip(history.epochs, history.mean, strict=True) if mean is not None]
+    ax.pcolormesh(
+        history.between,
+        history.edges,
+        shares,
+        norm=LogNorm(FEWEST, 1),
+        cmap=INKS[name],
+        rasterized=True,
+    )
+    known = [
+        (epoch, mean)
+        for epoch, mean in zip(history.epochs, history.mean, strict=True)
+        if mean is not None
+    ]
     outline = [withStroke(linewidth=2.4, foreground="white")]
     ax.plot(*zip(*known, strict=True), color="black", linewidth=0.9, path_effects=outline)
 

@@ -56,7 +56,9 @@ def page(height: float) -> Iterator[Figure]:
         yield Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def save(figure: Figure, folder: Path, name: str, numbers: Mapping[str, Any] | Sequence[Any]) -> Drawn:
+def save(
+    figure: Figure, folder: Path, name: str, numbers: Mapping[str, Any] | Sequence[Any]
+) -> Drawn:
     """Write the three files `name`.svg, .png and .json."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = Drawn(*(folder / f"{name}.{kind}" for kind in ("svg", "png", "json")))

@@ -32,7 +32,13 @@ class Toy:
 
 
 def toy(
-    title: str, spread_aligned: float, spread_conflicting: float, *, mean: float = 2.0, n: int = 250, seed: int = 0
+    title: str,
+    spread_aligned: float,
+    spread_conflicting: float,
+    *,
+    mean: float = 2.0,
+    n: int = 250,
+    seed: int = 0,
 ) -> Toy:
     """Normal distances with one mean and the two spreads, exactly."""
     g = torch.Generator().manual_seed(seed)
@@ -44,7 +50,13 @@ def toy(
     a, c = sample(spread_aligned), sample(spread_conflicting)
     of_a, of_c = (Moments(d.mean(), d.var(correction=0)) for d in (a, c))
     return Toy(
-        title, a, c, {name: DIVERGENCES[name](of_a, of_c, 0.0).item() for name in ("mean", "moments", "kl", "jeffreys")}
+        title,
+        a,
+        c,
+        {
+            name: DIVERGENCES[name](of_a, of_c, 0.0).item()
+            for name in ("mean", "moments", "kl", "jeffreys")
+        },
     )
 
 
@@ -70,9 +82,20 @@ def draw(toys: tuple[Toy, ...], path: Path) -> Path:
 
 def _around(ax: Axes, t: Toy) -> None:
     g = torch.Generator().manual_seed(1)
-    for d, colour, name in ((t.conflicting, CONFLICTING, "bias-conflicting"), (t.aligned, ALIGNED, "bias-aligned")):
+    for d, colour, name in (
+        (t.conflicting, CONFLICTING, "bias-conflicting"),
+        (t.aligned, ALIGNED, "bias-aligned"),
+    ):
         angle = 2 * math.pi * torch.rand(len(d), generator=g, dtype=torch.float64)
-        ax.scatter(d * angle.cos(), d * angle.sin(), s=13, color=colour, alpha=0.65, linewidths=0, label=name)
+        ax.scatter(
+            d * angle.cos(),
+            d * angle.sin(),
+            s=13,
+            color=colour,
+            alpha=0.65,
+            linewidths=0,
+            label=name,
+        )
     ax.scatter([0], [0], s=130, color=ANCHOR, marker="*", label="anchor", zorder=3)
     ax.set(title=t.title, aspect="equal", xlim=(-4, 4), ylim=(-4, 4), xticks=[], yticks=[])
     ax.legend(loc="upper right", fontsize=8, frameon=False)
@@ -83,7 +106,12 @@ def _histogram(ax: Axes, t: Toy) -> None:
     for d, colour in ((t.aligned, ALIGNED), (t.conflicting, CONFLICTING)):
         ax.hist(d, bins=40, range=(0, 4), density=True, color=colour, alpha=0.35)
         mean, spread = d.mean(), d.std(correction=0)
-        ax.plot(x, (-(((x - mean) / spread) ** 2) / 2).exp() / (spread * math.sqrt(2 * math.pi)), color=colour, lw=1.8)
+        ax.plot(
+            x,
+            (-(((x - mean) / spread) ** 2) / 2).exp() / (spread * math.sqrt(2 * math.pi)),
+            color=colour,
+            lw=1.8,
+        )
     said = f"(μ gap)² = {abs(t.divergence['mean']):.2f}\nKL = {abs(t.divergence['kl']):.2f}"
     ax.text(0.97, 0.94, said, transform=ax.transAxes, ha="right", va="top", fontsize=11)
     ax.set(xlabel="distance to the anchor", xlim=(0, 4), yticks=[])
