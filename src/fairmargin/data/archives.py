@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, cast
 
@@ -184,9 +185,7 @@ def _zip_entries(raw: BinaryIO) -> Iterator[_Entry]:
                 kind = "link" if mode == stat.S_IFLNK else "device"
             elif info.flag_bits & 1:
                 kind = "file under a password"
-            yield _Entry(
-                info.orig_filename, info.file_size, kind, lambda info=info: file.open(info)
-            )  # type: ignore[misc]
+            yield _Entry(info.orig_filename, info.file_size, kind, partial(file.open, info))
 
 
 def _tar_entries(stream: "_Bounded") -> Iterator[_Entry]:
@@ -197,9 +196,7 @@ def _tar_entries(stream: "_Bounded") -> Iterator[_Entry]:
                 kind = (
                     "link" if member.issym() or member.islnk() else "device or other special entry"
                 )
-            yield _Entry(
-                member.name, member.size, kind, lambda member=member: file.extractfile(member)
-            )  # type: ignore[misc]
+            yield _Entry(member.name, member.size, kind, partial(file.extractfile, member))
     while stream.read(CHUNK):  # to the end: gzip's own checksum stands there
         pass
 

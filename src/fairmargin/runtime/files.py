@@ -60,9 +60,8 @@ def load_weights(
         raise DamagedCheckpoint(path, "there is no such file")
     try:
         with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(
-                file.metadata() or {}
-            )  # noqa: SIM118
+            names = list(file.keys())
+            return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise DamagedCheckpoint(path, f"it is not a whole safetensors file ({error})") from error
 
