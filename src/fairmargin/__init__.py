@@ -1,18 +1,56 @@
-"""FairMargin trains models that stay right when the shortcut in the training data disappears."""
+"""FairMargin trains models that stay right when the shortcut in the training data disappears.
 
+    import fairmargin as fm
+
+    loss = fm.losses.eps_supinfonce(z, y, epsilon=0.25) + fm.losses.fairkl(z, y, b)
+
+Everything below is imported when it is first used, so `import fairmargin` takes no time.
+
+    fm.losses       the ε-margin losses, FairKL, and the losses of the methods they are compared with
+    fm.methods      training methods by name
+    fm.data         datasets by name, splits, samplers, views
+    fm.networks     encoders by name
+    fm.evaluate     probes, and accuracies by group
+    fm.audit        what gives the label away in a dataset, a run or embeddings
+    fm.report       one page about many runs
+    fm.Config       the settings of a run
+    fm.FairMarginProjector    removes a known bias from embeddings (scikit-learn)
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fairmargin.version import __version__
 
 if TYPE_CHECKING:
+    from fairmargin import audit, data, evaluate, losses, methods, networks, report
+    from fairmargin.config import Config
     from fairmargin.sklearn import FairMarginProjector
 
-__all__ = ["FairMarginProjector", "__version__"]
+__all__ = [
+    "Config",
+    "FairMarginProjector",
+    "__version__",
+    "audit",
+    "data",
+    "evaluate",
+    "losses",
+    "methods",
+    "networks",
+    "report",
+]
+
+_PACKAGES = ("audit", "data", "evaluate", "losses", "methods", "networks", "report")
+_CLASSES = {"Config": "fairmargin.config", "FairMarginProjector": "fairmargin.sklearn"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FairMarginProjector":  # only when asked for: it imports torch and scikit-learn
-        from fairmargin.sklearn import FairMarginProjector
-
-        return FairMarginProjector
+    if name in _PACKAGES:
+        return import_module(f"fairmargin.{name}")
+    if name in _CLASSES:
+        return getattr(import_module(_CLASSES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
