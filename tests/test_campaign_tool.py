@@ -1,0 +1,70 @@
+"""tools/campaign.py: runs are saved into the repository and taken up again elsewhere."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from fairmargin.reproduce.cells import cells
+
+TOOL = Path(__file__).parents[1] / "tools" / "campaign.py"
+
+
+@pytest.fixture(scope="module")
+def campaign():
+    spec = importlib.util.spec_from_file_location("campaign", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def make_run(folder, *, steps, finished=False):
+    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("config.toml", "data.json", "environment.json"):
+        (folder / name).write_text(name)
+    events = [
+        {"event": "train", "step": steps, "images_per_second": 90.0},
+        {"event": "evaluation", "step": steps, "test": {"plain": 0.5}},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    for step in (steps - 1, steps):
+        (folder / "checkpoints" / f"step-{step:08d}.ckpt").write_bytes(b"%d" % step)
+    if finished:
+        (folder / "result.json").write_text("{}")
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_every_cell_is_one_of_the_paper_s(campaign):
+    for table, pattern in campaign.CELLS.values():
+        assert len(cells(table, pattern=pattern)) == 1, pattern
+
+
+def test_save_and_restore(campaign, tmp_path):
+    out, saved, elsewhere = tmp_path / "runs", tmp_path / "saved", tmp_path / "elsewhere"
+    make_run(out / "a" / "seed-0", steps=7)
+    make_run(out / "b" / "seed-0", steps=9, finished=True)
+    campaign.save(out, saved)
+    facts = ["config.toml", "data.json", "environment.json", "metrics.jsonl"]
+    wanted = ["a/seed-0/checkpoints/step-00000007.ckpt", *(f"a/seed-0/{name}" for name in facts)]
+    assert files(saved) == sorted(wanted)
+    campaign.restore(elsewhere, saved)
+    assert files(elsewhere) == files(saved)
+
+
+def test_restore_keeps_what_is_there(campaign, tmp_path, capsys):
+    out, saved = tmp_path / "runs", tmp_path / "saved"
+    make_run(saved / "a", steps=7)
+    make_run(out / "a", steps=8)
+    campaign.restore(out, saved)
+    assert "left as it is" in capsys.readouterr().out
+    assert (out / "a" / "checkpoints" / "step-00000008.ckpt").is_file()
+
+
+def test_status_says_how_far(campaign, tmp_path, capsys):
+    make_run(tmp_path / "a", steps=7)
+    campaign.status(tmp_path)
+    assert "step 7, 90 images/s; test accuracy 50.0" in capsys.readouterr().out

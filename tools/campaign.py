@@ -1,0 +1,167 @@
+"""Run the paper's cells at the published protocol in the background, and carry them from machine to machine.
+
+    git clone . ../campaign-code                     a clone of its own, at a fixed commit
+    python tools/campaign.py restore --out RUNS      take up the checkpoints that the repository holds
+    python tools/campaign.py start 1 2 --out RUNS --code ../campaign-code
+    python tools/campaign.py status --out RUNS
+    python tools/campaign.py pause --out RUNS        SIGTERM: each run saves and stops; `start` continues it
+    python tools/campaign.py save --out RUNS         newest checkpoint and metrics → results/campaign
+
+Each run has one thread and the lowest priority. The numbers of the cells are those of docs/results/campaign.md.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SAVED = ROOT / "results" / "campaign"
+# Number: (table, cell), as "fairmargin reproduce TABLE --cell CELL" takes them.
+CELLS = {
+    1: ("3", "eps-supinfonce+fairkl:rho=0.99@authors"),
+    2: ("3", "eps-supinfonce+fairkl:rho=0.999@authors"),
+    3: ("3", "eps-supinfonce+fairkl:rho=0.997@authors"),
+    4: ("3", "eps-supinfonce+fairkl:rho=0.995@authors"),
+    5: ("3", "ce:rho=0.99"),
+    6: ("4", "corrupted-cifar10/eps-supinfonce+fairkl:ratio_pct=5.0@authors"),
+    8: ("3", "eps-supinfonce:rho=0.99"),
+    9: ("3", "ce:rho=0.997"),
+    10: ("4", "corrupted-cifar10/eps-supinfonce+fairkl:ratio_pct=0.5@authors"),
+}
+# What a run needs to go on, besides its newest checkpoint.
+FACTS = ("config.toml", "data.json", "environment.json", "metrics.jsonl")
+PIDS = "pids.json"
+
+
+def start(numbers: list[int], out: Path, code: Path) -> None:
+    """Start the cells in processes that outlive this one, and note their numbers in OUT/pids.json."""
+    out.mkdir(parents=True, exist_ok=True)
+    running = {}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(code / "src")}
+    for number in numbers:
+        table, cell = CELLS[number]
+        command = [sys.executable, "-m", "fairmargin", "reproduce", table, "--cell", cell]
+        command += ["--budget", "paper", "--seeds", "1", "--out", str(out.resolve())]
+        with (out / f"cell-{number}.log").open("a") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=code,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_be_nice,
+            )
+        running[str(number)] = process.pid
+        print(f"cell {number}: process {process.pid}, {cell}")
+    (out / PIDS).write_text(json.dumps(running))
+
+
+def _be_nice() -> None:
+    """Take the lowest priority, on Linux also for the scheduling group of the new session."""
+    os.nice(19)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
+
+
+def pause(out: Path, patience: float = 120.0) -> None:
+    """Ask the running cells to save and stop, and wait until they have."""
+    running = json.loads((out / PIDS).read_text())
+    for number, pid in running.items():
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            print(f"cell {number}: not running")
+    deadline = time.monotonic() + patience
+    while any(_alive(pid) for pid in running.values()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    for number, pid in running.items():
+        if _alive(pid):
+            print(f"cell {number}: process {pid} is still running")
+    status(out)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def status(out: Path) -> None:
+    """Print for each run how far it is, its accuracy by epoch, and its speed."""
+    for folder in _runs(out):
+        steps, rate, accuracy = 0, 0.0, []
+        for line in (folder / "metrics.jsonl").read_text().splitlines():
+            event = json.loads(line)
+            steps = event.get("step", steps)
+            rate = event.get("images_per_second", rate)
+            if event["event"] == "evaluation":
+                accuracy.append(f"{100 * event['test']['plain']:.1f}")
+        shown = " ".join(accuracy) or "no epoch yet"
+        print(
+            f"{folder.relative_to(out)}\n  step {steps}, {rate:.0f} images/s; test accuracy {shown}"
+        )
+
+
+def save(out: Path, saved: Path = SAVED) -> None:
+    """Copy what each unfinished run needs to go on; of a finished one nothing is kept here."""
+    shutil.rmtree(saved, ignore_errors=True)
+    for folder in _runs(out):
+        checkpoints = sorted((folder / "checkpoints").glob("step-*.ckpt"))
+        if (folder / "result.json").is_file() or not checkpoints:
+            continue
+        target = saved / folder.relative_to(out)
+        (target / "checkpoints").mkdir(parents=True)
+        for name in FACTS:
+            shutil.copy2(folder / name, target / name)
+        shutil.copy2(checkpoints[-1], target / "checkpoints")
+        print(f"saved {checkpoints[-1].name} of {folder.relative_to(out)}")
+
+
+def restore(out: Path, saved: Path = SAVED) -> None:
+    """Copy saved runs into OUT, where it has none of that name."""
+    for folder in _runs(saved):
+        target = out / folder.relative_to(saved)
+        if target.exists():
+            print(f"{target} is there already; left as it is")
+            continue
+        shutil.copytree(folder, target)
+        print(f"restored {target}")
+
+
+def _runs(out: Path) -> list[Path]:
+    return sorted(path.parent for path in out.rglob("metrics.jsonl"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("start", "pause", "status", "save", "restore"))
+    parser.add_argument(
+        "cells", type=int, nargs="*", choices=CELLS, help="numbers of cells to start"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder of the runs, outside the work tree"
+    )
+    parser.add_argument("--code", type=Path, default=ROOT, help="the clone that the runs use")
+    options = parser.parse_args()
+    if options.what == "start":
+        start(options.cells, options.out, options.code.resolve())
+    else:
+        {"pause": pause, "status": status, "save": save, "restore": restore}[options.what](
+            options.out
+        )
+
+
+if __name__ == "__main__":
+    main()
