@@ -7,9 +7,10 @@ from fairmargin import config as configuration
 from fairmargin.cli.app import app
 from fairmargin.data.views import Flip, ResizedCrop, without_colour
 from fairmargin.reproduce import budgets, files, synthetic
-from fairmargin.reproduce.cells import EPSILONS, READINGS, RHOS, cells
+from fairmargin.reproduce.cells import EPSILONS, RHOS, cells
 from fairmargin.reproduce.command import chosen
 from fairmargin.reproduce.published import published, weights
+from fairmargin.reproduce.readings import READINGS
 from fairmargin.runs import build
 
 

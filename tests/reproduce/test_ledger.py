@@ -377,7 +377,7 @@ def test_lines_stay_when_their_runs_are_elsewhere(tmp_path: Path) -> None:
 def test_the_page_says_what_was_not_run_and_why() -> None:
     page = pages.markdown(ledger.merged([], [line("ce", 90.8, 30.0, origin="quoted:hong2021")]))
     assert "| biased-mnist | ce | – | rho=0.99 | 90.8 ± 0.5 | laptop | 30.0 |" in page
-    assert "ImageNet is given only to who signs for it" in page
+    assert "ImageNet requires accepting its licence" in page
     assert "## Table 12" in page
 
 
