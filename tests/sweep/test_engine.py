@@ -205,8 +205,8 @@ class TestChoice:
         [
             (["--engine", "rai"], "did you mean 'ray'"),
             (["--jobs", "0"], "jobs must be at least 1"),
-            (["--cpus", "2"], "about --engine ray"),
-            (["--address", "auto"], "about --engine ray"),
+            (["--cpus", "2"], "belong to --engine ray"),
+            (["--address", "auto"], "belong to --engine ray"),
             (["--engine", "ray", "--jobs", "2"], "say what a run needs with --cpus and --gpus"),
         ],
     )
