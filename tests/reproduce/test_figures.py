@@ -14,7 +14,8 @@ from rich.console import Console
 from fairmargin import config
 from fairmargin.evaluate.similarity import similarities
 from fairmargin.report.runs import Run, read_run
-from fairmargin.reproduce.figures.illustrations import figure_1, figure_3, figure_4
+from fairmargin.reproduce.figures.deviations import figure_4
+from fairmargin.reproduce.figures.illustrations import figure_1, figure_3
 from fairmargin.reproduce.figures.measured import (
     Row,
     figure_2,

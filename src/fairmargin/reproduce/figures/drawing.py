@@ -7,7 +7,8 @@ from fairmargin.reproduce import budgets
 from fairmargin.reproduce.budgets import Budget
 from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.figures import measured
-from fairmargin.reproduce.figures.illustrations import figure_1, figure_3, figure_4
+from fairmargin.reproduce.figures.deviations import figure_4
+from fairmargin.reproduce.figures.illustrations import figure_1, figure_3
 from fairmargin.reproduce.figures.picture import Drawn
 from fairmargin.reproduce.ledger import Say, finished_or_all, runs_as_planned
 
