@@ -53,7 +53,7 @@ def modules():
 
 
 def imported_parts(file):
-    """Parts of the package that a file imports, inside functions too, but not those for types only."""
+    """Parts of the package that a file imports, also in functions, but not for types only."""
     tree = ast.parse(file.read_text("utf-8"))
     skipped = set()
     for node in ast.walk(tree):
