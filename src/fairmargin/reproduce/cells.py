@@ -108,7 +108,11 @@ class Cell:
         return self.settings.get("data.bias") == "scores"
 
     def folder(self, out: Path, budget: Budget, seed: int) -> Path:
-        """Return the run folder, which is the same for cells of equal configuration."""
+        """Return the run folder, which is the same for cells of equal configuration.
+
+        Args:
+            out: the folder of all runs.
+        """
         changes = self.changes(budget)
         words = []
         for key, value in sorted(self.settings.items()):
@@ -138,7 +142,11 @@ class Cell:
         )
 
     def command(self, budget: Budget, seeds: Sequence[int] = ()) -> str:
-        """Return the command that runs this cell; without seeds, it has no --seeds option."""
+        """Return the command that runs this cell; without seeds, it has no --seeds option.
+
+        Args:
+            seeds: which; 0, 1, 2 are written as their number, 3.
+        """
         words = ["fairmargin", "reproduce", self.table, f'--cell "{self.name}"', "--budget", budget]
         if seeds:
             words += ["--seeds", _seeds_option(seeds)]

@@ -50,7 +50,12 @@ def _number(cell: Cell, number: Published) -> str:
 
 
 def write(chosen: Iterable[Cell], folder: Path) -> list[Path]:
-    """Write one file for each cell below `folder`; files of the same name are replaced."""
+    """Write one file for each cell below `folder`; files of the same name are replaced.
+
+    Args:
+        chosen: the cells.
+        folder: made if it does not exist.
+    """
     written = []
     for cell in chosen:
         file = folder / path_of(cell)

@@ -114,6 +114,9 @@ def runs_of(cell: Cell, out: Path, budget: Budget) -> list[RunRecord]:
     """Return the runs of all seeds, in their order.
 
     Folders with other names than "seed-NUMBER" are not runs of the cell.
+
+    Args:
+        out: the folder of all runs.
     """
     by_seed = {}
     for path in cell.folder(out, budget, 0).parent.glob("seed-*"):
@@ -130,6 +133,10 @@ def runs_as_planned(
 
     Left out are runs that `--set` made into something else than the cell they are named after, and
     runs on generated data under a budget that needs real data.
+
+    Args:
+        out: the folder of all runs.
+        say: gets a line for each run that is left out.
     """
     records = []
     for record in runs_of(cell, out, budget):
@@ -204,6 +211,10 @@ def merged(old: Iterable[Line], new: Iterable[Line]) -> list[Line]:
     """Return the whole ledger in the order of the tables. New lines replace old ones.
 
     A cell without any run has one line that says so.
+
+    Args:
+        old: lines as they were read from a ledger.
+        new: lines of the runs at hand.
     """
     known = {line.key: line for line in [*old, *new] if line.budget}
     lines = []
@@ -218,7 +229,11 @@ def merged(old: Iterable[Line], new: Iterable[Line]) -> list[Line]:
 
 
 def judged(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines with their verdicts; those without runs are returned as they are."""
+    """Return the lines with their verdicts; those without runs are returned as they are.
+
+    Args:
+        lines: all of them, because a verdict depends on the other lines.
+    """
     return [replace(line, verdict=_verdict(line, lines)) if line.budget else line for line in lines]
 
 

@@ -147,6 +147,10 @@ def complete(folder: Path, config: Config) -> None:
     """Add what a run does not measure itself: the texture-unbiased accuracy of 9-Class ImageNet.
 
     Nothing is done for other datasets, without the table of texture clusters, or a second time.
+
+    Args:
+        folder: of a finished run.
+        config: of the run; its data root may hold the table of clusters.
     """
     file = folder / UNBIASED
     clusters = _cluster_table(config)

@@ -45,6 +45,9 @@ def found(lines: Sequence[Line]) -> list[Ordering]:
     """Return the orderings that finished runs can check.
 
     A method with FairKL is compared with the best method without it, which stands for all of them.
+
+    Args:
+        lines: of the ledger, under all budgets.
     """
     finished = [line for line in lines if line.budget and line.whole and line.table in TABLES]
     orderings = []

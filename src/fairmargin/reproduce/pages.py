@@ -53,7 +53,11 @@ _COLUMNS = (
 
 
 def markdown(lines: Sequence[Line]) -> str:
-    """Return the page: counts of verdicts, orderings, curves, and a section for each table."""
+    """Return the page: counts of verdicts, orderings, curves, and a section for each table.
+
+    Args:
+        lines: of the whole ledger, judged.
+    """
     parts = ["# Ledger: the paper's numbers and ours", _INTRODUCTION, _counts(lines)]
     checked = orderings.markdown(orderings.found(lines))
     if checked:
@@ -119,7 +123,12 @@ def _row(line: Line) -> str:
 
 
 def write(folder: Path, lines: Sequence[Line]) -> None:
-    """Write ledger.csv and ledger.md."""
+    """Write ledger.csv and ledger.md.
+
+    Args:
+        folder: made if it does not exist.
+        lines: of the whole ledger, judged.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "ledger.csv", text(lines).encode())
     write_atomically(folder / "ledger.md", markdown(lines).encode())
@@ -153,7 +162,12 @@ def _ours_and_published(line: Line | None) -> str:
 
 
 def into_readme(readme: str, lines: Sequence[Line]) -> str:
-    """Return the README's text with the table between its two markers renewed."""
+    """Return the README's text with the table between its two markers renewed.
+
+    Args:
+        readme: its text, with the two markers.
+        lines: of the ledger.
+    """
     if BEGIN not in readme or END not in readme:
         raise ValueError(
             f"the README has no {BEGIN} and {END}; put them where the results table belongs"

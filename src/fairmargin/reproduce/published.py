@@ -52,6 +52,9 @@ def as_printed(mean: float, std: float | None = None) -> str:
     """Format a number with two decimals, or with one where the second is zero.
 
     The paper prints its own numbers as 97.86 ± 0.02 and quoted ones as 90.8 ± 0.3.
+
+    Args:
+        std: left out if None.
     """
     return " ± ".join(_decimals(value) for value in (mean, std) if value is not None)
 

@@ -106,6 +106,9 @@ def study(out: Path, budget: Budget) -> str:
     """Return the study of FairKL as Markdown, best validation accuracy first.
 
     It is empty if no run of the study is finished.
+
+    Args:
+        out: the folder of all runs.
     """
     found: list[tuple[str, list[RunRecord]]] = []
     for cell in cells(STUDY):
@@ -133,6 +136,9 @@ def interval(values: Sequence[float]) -> str:
     """Return the mean of percentages and its 95 % interval by Student's t, within 0 and 100.
 
     A single value has no interval.
+
+    Args:
+        values: in percent, one for each seed.
     """
     mean = statistics.fmean(values)
     if len(values) < 2:

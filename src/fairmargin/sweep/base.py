@@ -78,6 +78,9 @@ def prepare(engine: Engine, out: Path) -> Path:
 
     The path is absolute unless the engine works alone, because workers may have another working
     directory.
+
+    Args:
+        out: the folder of all runs; made if it does not exist.
     """
     folder = out if engine.alone else out.absolute()
     return RunFolder(folder).create().path
@@ -87,6 +90,9 @@ def check_shared(out: Path) -> None:
     """Raise ValueError if a worker does not see the folder that `prepare` made.
 
     Runs that are written into another folder would not be found.
+
+    Args:
+        out: what `prepare` returned, on the machine of a worker.
     """
     if not out.is_dir():
         raise ValueError(

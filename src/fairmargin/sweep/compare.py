@@ -123,7 +123,11 @@ def _without_repeated_refusals(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def folder_of(config: Config, out: Path) -> Path:
-    """Return the run folder of a configuration: OUT/METHOD/seed-SEED."""
+    """Return the run folder of a configuration: OUT/METHOD/seed-SEED.
+
+    Args:
+        out: the folder of all runs.
+    """
     return out / config.method.name / f"seed-{config.seed}"
 
 
@@ -209,7 +213,11 @@ def _accuracy_names(rows: Sequence[Summary]) -> list[str]:
 
 
 def cell(row: Summary, name: str) -> str:
-    """Return the accuracy of this name as "91.2 ± 0.4", or "–" if there is none."""
+    """Return the accuracy of this name as "91.2 ± 0.4", or "–" if there is none.
+
+    Args:
+        name: of the accuracy, such as "cell-mean".
+    """
     return spread(row.mean[name], row.std[name]) if name in row.mean else "–"
 
 

@@ -242,7 +242,12 @@ def _end_with_parent() -> None:
 
 
 def answer(function: Callable[[Any], Any], task: Any) -> Any:
-    """Return function(task), or the exception that it raised, as one that can be pickled."""
+    """Return function(task), or the exception that it raised, as one that can be pickled.
+
+    Args:
+        function: run in this process.
+        task: its one argument.
+    """
     try:
         return function(task)
     except Exception as error:

@@ -56,6 +56,9 @@ def collect(out: Path) -> list[Curve]:
     """Return the curve of each run under `out` at the published protocol.
 
     Cells without a published number and runs before their first evaluation have none.
+
+    Args:
+        out: the folder of all runs.
     """
     found = []
     for cell in cells("all"):
@@ -82,7 +85,12 @@ def _curve(cell: Cell, record: RunRecord) -> Curve:
 
 
 def merged(old: Sequence[Curve], new: Sequence[Curve]) -> list[Curve]:
-    """Return all curves, sorted by run. New ones replace old ones of the same run."""
+    """Return all curves, sorted by run. New ones replace old ones of the same run.
+
+    Args:
+        old: as they were read from a file.
+        new: of the runs at hand.
+    """
     known = {curve.run: curve for curve in (*old, *new)}
     return [known[run] for run in sorted(known)]
 
@@ -96,7 +104,11 @@ def read(folder: Path) -> list[Curve]:
 
 
 def draw(curves: Sequence[Curve], folder: Path) -> Drawn:
-    """Draw a line for each run over all its planned epochs, and one at the published number."""
+    """Draw a line for each run over all its planned epochs, and one at the published number.
+
+    Args:
+        folder: for the three files of the figure.
+    """
     with page(2.8 + 0.2 * len(curves)) as figure:
         ax = figure.subplots()
         for index, curve in enumerate(curves):

@@ -68,7 +68,13 @@ def _batches(information: float, n: int) -> tuple[Tensor, ...]:
 
 
 def mean_estimate(information: float, n: int, epsilon: float) -> float:
-    """Return the mean of `estimate` over batches of n pairs, the same pairs for every ε."""
+    """Return the mean of `estimate` over batches of n pairs, the same pairs for every ε.
+
+    Args:
+        information: that the vectors of a pair share, in nats.
+        n: pairs in a batch.
+        epsilon: the margin; may be infinite.
+    """
     found = [estimate(scores, epsilon) for scores in _batches(information, n)]
     return sum(found) / len(found)
 

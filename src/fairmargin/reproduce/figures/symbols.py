@@ -29,7 +29,12 @@ def ring(colour: str) -> Line2D:
 
 
 def sign(marker: str, colour: str) -> Line2D:
-    """Return the sign inside a sample: "+" for the anchor's class, "_" for another."""
+    """Return the sign inside a sample: "+" for the anchor's class, "_" for another.
+
+    Args:
+        marker: "+" or "_".
+        colour: of the sign.
+    """
     return _symbol(marker=marker, markersize=4.5, markeredgecolor=colour, markeredgewidth=1.1)
 
 

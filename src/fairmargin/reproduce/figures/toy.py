@@ -81,7 +81,12 @@ def toy_pair(seed: int = 0) -> tuple[Toy, Toy]:
 
 
 def draw(toys: tuple[Toy, ...], path: Path) -> Path:
-    """Draw a column for each example: the positives around their anchor, and their distances."""
+    """Draw a column for each example: the positives around their anchor, and their distances.
+
+    Args:
+        toys: the examples, from left to right.
+        path: of the picture, with its ending.
+    """
     size = (5.2 * len(toys), 7.4)
     ratios = [1.25, 1]
     figure, axes = plt.subplots(
