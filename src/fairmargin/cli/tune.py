@@ -50,7 +50,7 @@ def tune(
     cpus: Cpus = None,
     gpus: Gpus = None,
 ) -> None:
-    """Choose the key settings of methods on validation data, with as many trials for each.
+    """Choose methods' key settings on validation data, with the same number of trials for each.
 
     The same command again runs only the trials that are missing. Writes METHOD/best.toml, which
     "fairmargin train" takes, and a table. The test set chooses nothing.
