@@ -10,14 +10,10 @@ import torch
 from PIL import Image
 
 from fairmargin.data import table as table_module
-from fairmargin.data.datasets.folder import (
-    BadManifest,
-    build,
-    natural_order,
-    read_folder,
-    read_manifest,
-)
+from fairmargin.data.datasets.folder import build
+from fairmargin.data.manifest import read_folder, read_manifest
 from fairmargin.data.split import ArraySplit, FileSplit
+from fairmargin.data.table import BadManifest, natural_order
 
 FRACTIONS = {"valid_fraction": 0.2, "test_fraction": 0.2}
 
