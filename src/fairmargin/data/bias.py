@@ -97,6 +97,11 @@ def count_cells(labels: Tensor, bias: Tensor | None, classes: int, biases: int) 
     return torch.bincount(cells, minlength=classes * biases).view(classes, biases)
 
 
+def format_cells(counts: Tensor) -> str:
+    """Write the counts of all cells in one line, label by label: "3498 184 56 1057"."""
+    return " ".join(map(str, counts.flatten().tolist()))
+
+
 def split_off(
     labels: Tensor, bias: Tensor | None, fraction: float, *, seed: int = 0
 ) -> tuple[Tensor, Tensor]:

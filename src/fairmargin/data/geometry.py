@@ -34,7 +34,7 @@ class Geometry:
     """Decode a file to uint8 [3, side, side]: centre square, bilinear resize, centre crop.
 
     Args:
-        resize: length of the shorter side after resizing, proportions kept; with `stretch`, of both.
+        resize: length of the shorter side after resizing, proportions kept; of both with `stretch`.
         crop: side of the centre crop after resizing; the whole square by default.
         stretch: resize both sides, whatever the proportions.
         square: side of a centre crop of the file as it is, before resizing.

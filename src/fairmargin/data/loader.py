@@ -1,4 +1,4 @@
-"""Batches of a split, epoch after epoch: order from a sampler, pixels by index, views on the device.
+"""Batches of a split, epoch after epoch: a sampler gives the order, views run on the device.
 
 What a batch holds depends on (seed, epoch, its number) only: not on the number of worker processes,
 not on the ranks that share it, not on where a run was interrupted.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,10 @@ from fairmargin.batch import DataInfo
 from fairmargin.data.bias import split_off
 from fairmargin.data.hashes import data_hash
 from fairmargin.data.views import Views
+
+
+# Where validation samples come from: the release's own, or held out from its training samples.
+ValidFrom = Literal["own", "from-train"]
 
 
 class Split(Protocol):

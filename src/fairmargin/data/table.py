@@ -1,4 +1,4 @@
-"""Read tables of people's own data as text (CSV, TSV, Parquet), and report what is wrong in them."""
+"""Read tables of people's own data as text (CSV, TSV, Parquet), and report their problems."""
 
 import csv
 import difflib

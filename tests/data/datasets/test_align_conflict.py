@@ -164,7 +164,7 @@ def test_labels_beyond_the_classes_are_an_error(folder):
 def test_unknown_choices_are_named(folder):
     with pytest.raises(ValueError, match="did you mean 'conflict'"):
         build(folder, test_subset="conflicting")
-    with pytest.raises(ValueError, match="'from-train', 'own'"):
+    with pytest.raises(ValueError, match="'own', 'from-train'"):
         build(folder, valid="test")
 
 

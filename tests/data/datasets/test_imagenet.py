@@ -150,7 +150,7 @@ def test_flat_validation_images_are_recognised(root):
     fill(root / "imagenet", "other", ["ILSVRC2012_val_00000001.JPEG"])
     (root / "imagenet/val").rename(root / "imagenet/unused")
     (root / "imagenet/other").rename(root / "imagenet/val")
-    with pytest.raises(MissingData, match="its images lie flat: sort them into wnid folders"):
+    with pytest.raises(MissingData, match="its images are in no class folders: sort them"):
         imagenet.build_9(root)
 
 
