@@ -434,7 +434,7 @@ class TestOptions:
         assert '[data.options]\nbias = "age"' in text
         assert load_resolved(written(tmp_path, text)) == chosen
         (line,) = problems(["data.options.bias=3"], dataset="utkface")
-        assert line == "data.options.bias must be text; got 3"
+        assert line == 'data.options.bias must be one of "race", "age"; got 3'
 
     def test_nothing_where_the_default_is_something(self, tmp_path):
         chosen = load(dataset="folder", overrides=["data.root=x", "data.split_column=none"])

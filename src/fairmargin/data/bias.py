@@ -141,5 +141,5 @@ def split_off(
 
 
 def is_aligned(labels: Tensor, bias: Tensor) -> Tensor:
-    """Tell which samples are aligned, where bias value k belongs to class k; unknown bias is not."""
+    """Tell which samples are aligned, if bias k belongs to class k; unknown bias is not aligned."""
     return labels == bias

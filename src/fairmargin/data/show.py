@@ -15,6 +15,7 @@ from torch import Tensor
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import Data, Split
 
+SplitName = Literal["train", "valid", "test"]
 # Rows of the picture; the classes after these are not drawn.
 MOST_CLASSES = 20
 
@@ -23,7 +24,7 @@ def draw(
     data: Data,
     path: Path,
     *,
-    split: Literal["train", "valid", "test"] = "train",
+    split: SplitName = "train",
     examples: int = 6,
     seed: int = 0,
 ) -> Path:

@@ -14,7 +14,6 @@ from fairmargin.data.bias import split_off
 from fairmargin.data.hashes import data_hash
 from fairmargin.data.views import Views
 
-
 # Where validation samples come from: the release's own, or held out from its training samples.
 ValidFrom = Literal["own", "from-train"]
 

@@ -40,7 +40,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "spatter": spatter.spatter,
     "original": digital.original,
 }
-# Pixels at a time: enough for fast array operations, few enough for temporaries to stay in the cache.
+# Pixels at a time: enough for fast array operations, few enough for temporaries to stay cached.
 CHUNK = 2**18
 
 

@@ -1,4 +1,4 @@
-"""What every corruption shares: bytes to the unit interval and back, and its parameters by level."""
+"""What corruptions share: bytes to the unit interval and back, and parameters by level."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar

@@ -77,7 +77,7 @@ def frost(
         layer = ice(height, width, random)
     else:
         step = REDUCTION[published_size(images)]
-        # Bilinear scaling by 1/5 without antialiasing, as in the published sets, falls on the middle
+        # Bilinear scaling by 1/5 without antialiasing, as in the published sets, takes the middle
         # of five pixels.
         small = [photograph[step // 2 :: step, step // 2 :: step] for photograph in photographs]
         layer = np.stack([_cut(small[r.integers(len(small))], height, width, r) for r in random])

@@ -82,8 +82,8 @@ def build(
     if source == "archive":
         if (mapping, level, frost_dir) != ("dfa", 5, None):
             raise ValueError(
-                "the archive's images are corrupted already, as mapping=dfa at level 5 with its own "
-                "frost; leave mapping, level and frost_dir alone, or make the images with "
+                "the archive's images are corrupted already, as mapping=dfa at level 5 with its "
+                "own frost; leave mapping, level and frost_dir alone, or make the images with "
                 "source=generate"
             )
         return align_conflict.build(

@@ -118,7 +118,7 @@ def build_9(
     Args:
         imagenet_a: a folder of `<wnid>/*.jpg`, which becomes the extra test "imagenet-a".
     """
-    labels = {}
+    labels: dict[str, int] = {}
     for label, wnids in enumerate(NINE.values()):
         labels |= dict.fromkeys(wnids, label)
     folder = _locate(root, "imagenet9", "imagenet")

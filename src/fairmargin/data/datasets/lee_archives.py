@@ -4,31 +4,39 @@ cmnist is of NeurIPS 2021, Dogs & Cats and BAR of AAAI 2023. The images of BAR a
 al. (NeurIPS 2020); Kim et al. (CVPR 2019) had the idea of Dogs & Cats.
 """
 
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairmargin.data.datasets import align_conflict
 from fairmargin.data.datasets.biased_mnist import DIGITS
 from fairmargin.data.split import Data, ValidFrom
-from fairmargin.data.views import CIFAR10, HALF, crop_flip, plain
+from fairmargin.data.views import CIFAR10, HALF, Views, crop_flip, plain
 
 ACTIONS = ("climbing", "diving", "fishing", "pole vaulting", "racing", "throwing")
 PLACES = ("rock wall", "underwater", "water surface", "sky", "paved track", "playing field")
-ANIMALS = ("animal 0", "animal 1")
-FURS = ("fur 0", "fur 1")
 SIZE = 224
-_photographs = partial(
-    align_conflict.build,
-    size=SIZE,
-    train_views=crop_flip(SIZE, 4, *CIFAR10),
-    eval_views=plain(*CIFAR10),
-)
-_digits = partial(
-    align_conflict.build,
-    size=28,
-    train_views=plain(*HALF),
-    eval_views=plain(*HALF),
-)
+# Views of photographs, with the statistics of CIFAR-10 as in the public codes.
+_CROPS = crop_flip(SIZE, 4, *CIFAR10)
+_WHOLE = plain(*CIFAR10)
+
+
+@dataclass(frozen=True)
+class _Archive:
+    name: str
+    folder: str
+    class_names: tuple[str, ...]
+    bias_names: tuple[str, ...]
+    size: int = SIZE
+    train_views: Views = _CROPS
+    eval_views: Views = _WHOLE
+    by_folder: bool = False
+
+
+_COLOURS = tuple(f"colour {k}" for k in range(10))
+_CMNIST = _Archive("cmnist", "cmnist", DIGITS, _COLOURS, 28, plain(*HALF), plain(*HALF))
+_ANIMALS, _FURS = ("animal 0", "animal 1"), ("fur 0", "fur 1")
+_DOGS_AND_CATS = _Archive("dogs-and-cats", "dogs_and_cats", _ANIMALS, _FURS)
+_BAR = _Archive("bar", "bar", ACTIONS, PLACES, by_folder=True)
 
 
 def build_cmnist(
@@ -47,16 +55,7 @@ def build_cmnist(
         ratio: per cent of conflicting training digits: 0.5, 1, 2 or 5.
         valid: "from-train", or "own" for the archive's folder.
     """
-    return _digits(
-        root / "cmnist",
-        f"{ratio:g}pct",
-        "cmnist",
-        DIGITS,
-        tuple(f"colour {k}" for k in range(10)),
-        valid=valid,
-        valid_fraction=valid_fraction,
-        seed=seed,
-    )
+    return _build(_CMNIST, root, ratio, valid, valid_fraction, seed)
 
 
 def build_dogs_and_cats(
@@ -75,16 +74,7 @@ def build_dogs_and_cats(
         ratio: per cent of conflicting training images: 1 or 5.
         valid: "from-train", or "own" for the archive's folder.
     """
-    return _photographs(
-        root / "dogs_and_cats",
-        f"{ratio:g}pct",
-        "dogs-and-cats",
-        ANIMALS,
-        FURS,
-        valid=valid,
-        valid_fraction=valid_fraction,
-        seed=seed,
-    )
+    return _build(_DOGS_AND_CATS, root, ratio, valid, valid_fraction, seed)
 
 
 def build_bar(
@@ -106,14 +96,23 @@ def build_bar(
         ratio: per cent of conflicting training images: 1 or 5.
         valid: "from-train", or "own" for the archive's folder.
     """
-    return _photographs(
-        root / "bar",
+    return _build(_BAR, root, ratio, valid, valid_fraction, seed)
+
+
+def _build(
+    archive: _Archive, root: Path, ratio: float, valid: ValidFrom, valid_fraction: float, seed: int
+) -> Data:
+    return align_conflict.build(
+        root / archive.folder,
         f"{ratio:g}pct",
-        "bar",
-        ACTIONS,
-        PLACES,
+        archive.name,
+        archive.class_names,
+        archive.bias_names,
+        archive.size,
+        archive.train_views,
+        archive.eval_views,
         valid=valid,
         valid_fraction=valid_fraction,
         seed=seed,
-        by_folder=True,
+        by_folder=archive.by_folder,
     )

@@ -1,4 +1,4 @@
-"""Waterbirds (Sagawa et al., ICLR 2020): land and water birds pasted onto land or water backgrounds.
+"""Waterbirds (Sagawa et al., ICLR 2020): land and water birds on land or water backgrounds.
 
 Group = 2·y + place. The headline number is the accuracy of the worst group; the mean is re-weighted
 by the training groups. Three species are mislabelled in the release; as usual they are left as they
