@@ -464,7 +464,7 @@ def test_data_that_changed_under_a_finished_capture_are_noticed(tmp_path, monkey
     capture.make(chosen, tmp_path, console=quiet())
     changed = build.data(config("data.noise=0.1"))
     monkeypatch.setattr(build, "data", lambda config: changed)
-    with pytest.raises(ValueError, match=r"made when the data were others.*Remove its folder"):
+    with pytest.raises(ValueError, match=r"made from other data.*Remove its folder"):
         capture.make(chosen, tmp_path, console=quiet())
 
 

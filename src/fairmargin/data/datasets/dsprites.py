@@ -27,7 +27,6 @@ FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
 Factor = Literal["shape", "scale", "orientation", "x", "y"]
 # Number of values, in the order of the file, the last changing fastest.
 FACTORS: dict[Factor, int] = {"shape": 3, "scale": 6, "orientation": 40, "x": 32, "y": 32}
-NUMBER = math.prod(FACTORS.values())
 SHAPES = ("square", "ellipse", "heart")
 SIDE = 64
 # Images decompressed at a time; all of them are 3 GB.
@@ -120,7 +119,7 @@ def _images_of(
     lowest, number = _group(FACTORS[bias], classes)
     cells = np.concatenate([y * classes + group for y, group in drawn])
     needed = np.bincount(cells, minlength=classes**2)
-    there = NUMBER // classes // FACTORS[bias] * number
+    there = _number_of_images() // classes // FACTORS[bias] * number
     if (2 * needed.reshape(classes, classes) > there).any():
         raise ValueError(
             f"so many images would need {needed.max()} of one (class, group) cell, "
@@ -151,6 +150,10 @@ def _group(values: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
     return first[:-1], np.diff(first)
 
 
+def _number_of_images() -> int:
+    return math.prod(FACTORS.values())
+
+
 def _number(factors: dict[Factor, np.ndarray]) -> np.ndarray:
     """Positions in the file of the images with these factors."""
     number = np.zeros_like(factors["shape"])
@@ -165,7 +168,7 @@ def _read(file: Path, numbers: np.ndarray) -> np.ndarray:
         with zipfile.ZipFile(file) as archive, archive.open("imgs.npy") as member:
             stream = cast(BinaryIO, member)
             shape, column_major, kind = _header(stream)
-            expected = (NUMBER, SIDE, SIDE)
+            expected = (_number_of_images(), SIDE, SIDE)
             if shape != expected or column_major or kind != np.uint8:
                 raise MissingData(
                     f"{file} holds images {shape} of {kind}; expected {expected} of uint8"
@@ -174,7 +177,7 @@ def _read(file: Path, numbers: np.ndarray) -> np.ndarray:
             ordered = numbers[order]
             chosen = np.empty((len(numbers), SIDE, SIDE), np.uint8)
             for start in range(0, int(ordered[-1]) + 1, AT_ONCE):
-                some = stream.read(min(AT_ONCE, NUMBER - start) * SIDE * SIDE)
+                some = stream.read(min(AT_ONCE, shape[0] - start) * SIDE * SIDE)
                 part = np.frombuffer(some, np.uint8).reshape(-1, SIDE, SIDE)
                 inside = slice(*np.searchsorted(ordered, (start, start + AT_ONCE)))
                 chosen[order[inside]] = part[ordered[inside] - start]
