@@ -247,9 +247,13 @@ def _mean(values: Tensor) -> float | None:
 
 
 def tables(found: Captured) -> list[Table]:
-    """Return the tables that a person should look at before using the scores."""
+    """Return the tables that a person should look at before using the scores.
+
+    Args:
+        found: what `make` returned.
+    """
     accuracy = found.facts["accuracy"]
-    present = {name for accuracies in accuracy.values() for name in accuracies}
+    present = set().union(*accuracy.values())
     names = [name for name in ("plain", "aligned", "conflicting") if name in present]
     right = Table("", *names, title="the capturing model, accuracy in %")
     for split, accuracies in accuracy.items():
@@ -267,7 +271,11 @@ def _cell(value: float | None, digits: int) -> str:
 
 
 def doubts(found: Captured) -> list[str]:
-    """Return signs that the scores are not about a shortcut, one sentence each."""
+    """Return signs that the scores are not about a shortcut, one sentence each.
+
+    Args:
+        found: what `make` returned.
+    """
     train: dict[str, Any] = found.facts["accuracy"]["train"]
     cosine = found.facts["cosines"]["raw"]
     signs = []

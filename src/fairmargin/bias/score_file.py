@@ -81,7 +81,11 @@ def write(file: Path, splits: Mapping[str, Answers], facts: Mapping[str, Any]) -
 
 
 def read(file: Path) -> Captured:
-    """Read a score file."""
+    """Read a score file.
+
+    Args:
+        file: what `write` wrote; other files are refused.
+    """
     tensors, metadata = load_weights(file)
     if ENTRY not in metadata:
         raise ValueError(

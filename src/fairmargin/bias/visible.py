@@ -38,6 +38,10 @@ def visible_bias(config: Config, data: Data) -> VisibleBias:
     """Decide what a run's method may know of the bias, by `data.bias`.
 
     A run calls this once: scores are read from a file, and clusters are fitted.
+
+    Args:
+        config: the run's configuration.
+        data: the dataset with all its bias labels.
     """
     info = replace(data.info, train_size=len(data.train))
     splits = {"train": data.train, "valid": data.valid}

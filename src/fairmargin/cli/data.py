@@ -59,7 +59,8 @@ def verify(name: Name, root: Root = None) -> None:
         files = sources.locate(name, sources.data_root(root))
         rows = sources.verify(name, sources.data_root(root))
         for file, right, why in rows:
-            typer.echo(f"{'ok ' if right else 'BAD'} {files[file]}: {why}")
+            mark = "ok " if right else "BAD"
+            typer.echo(f"{mark} {files[file]}: {why}")
         wrong = [str(files[file]) for file, right, _ in rows if not right]
         if wrong:
             raise ValueError(
@@ -95,7 +96,7 @@ def show(
                 "--root is the folder of all data; "
                 f"the folder that the paths in {name} start from is --base"
             )
-        target = out or Path(f"{Path(name).stem if own else name}.png")
+        title = Path(name).stem if own else name
         if own:
             name, root = "folder", Path(name)
         check_choice(name, "dataset", DATASETS)
@@ -107,5 +108,5 @@ def show(
             if len(lines) > SHOWN:
                 shown.append(f"… and {len(lines) - SHOWN} more")
             typer.echo(f"{key}: " + "\n  ".join(shown))
-        picture = draw(data, target, split=cast(SplitName, split))
+        picture = draw(data, out or Path(f"{title}.png"), split=cast(SplitName, split))
         typer.echo(f"picture: {picture}")

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from pydantic import ValidationError
@@ -105,7 +106,7 @@ def problems_of(error: ValidationError, siblings: tuple[str, ...] = ()) -> list[
         else:
             says = _says(item["type"], item["input"], item.get("ctx", {}))
             found.setdefault(path, [Problem(path, says)])
-    return [problem for problems in found.values() for problem in problems]
+    return list(chain.from_iterable(found.values()))
 
 
 def _says(kind: str, value: Any, context: Mapping[str, Any]) -> str:
@@ -134,6 +135,10 @@ def _says(kind: str, value: Any, context: Mapping[str, Any]) -> str:
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """Write a path with dots, and positions in brackets: "players.probe.betas[0]"."""
+    """Write a path with dots, and positions in brackets: "players.probe.betas[0]".
+
+    Args:
+        path: names of keys and positions in lists.
+    """
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")

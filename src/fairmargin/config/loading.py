@@ -101,7 +101,11 @@ def _check_table(config: Config, names: str, method: str, table: Layer) -> None:
 
 
 def load_resolved(file: Path) -> Config:
-    """Return the configuration that `dump` wrote, without presets: they may have changed."""
+    """Return the configuration that `dump` wrote, without presets: they may have changed.
+
+    Args:
+        file: `config.toml` of a run folder.
+    """
     return Config(**_read(Path(file)))
 
 
@@ -131,11 +135,17 @@ def extended(file: Path | None, more: Layer) -> str:
         file: None for an empty one.
         more: nested tables.
     """
-    return toml.document(_merge({} if file is None else _read(file), more))
+    tables = {} if file is None else _read(file)
+    return toml.document(_merge(tables, more))
 
 
 def difference(a: Config, b: Config) -> list[str]:
-    """Return what changes from `a` to `b`, such as "train.epochs 24 → 80"."""
+    """Return what changes from `a` to `b`, such as "train.epochs 24 → 80".
+
+    Args:
+        a: the old configuration.
+        b: the new one.
+    """
     old = {key: toml.value(value) for key, value in toml.leaves(_plain(a))}
     new = {key: toml.value(value) for key, value in toml.leaves(_plain(b))}
     changes = []

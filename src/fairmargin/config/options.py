@@ -37,14 +37,22 @@ class Option:
         return _is_union(self.kind) and len(set(get_args(self.kind)) - {type(None)}) > 1
 
     def convert(self, value: Any) -> Any:
-        """Return the value as the builder wants it, or raise pydantic's ValidationError."""
+        """Return the value as the builder wants it, or raise pydantic's ValidationError.
+
+        Args:
+            value: as TOML gives it.
+        """
         if type(None) in get_args(self.kind):
             value = parse_none(value)
         return _tuples(_adapter(self.kind).validate_python(value))
 
 
 def written(parameter: str) -> str:
-    """Return a parameter's name in a configuration: `lambda_` in Python is `lambda` there."""
+    """Return a parameter's name in a configuration: `lambda_` in Python is `lambda` there.
+
+    Args:
+        parameter: name of a builder's parameter.
+    """
     bare = parameter.removesuffix("_")
     return bare if keyword.iskeyword(bare) else parameter
 
@@ -59,6 +67,9 @@ def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
 
     Of a class, such as a network, all parameters may be set, except those that a partial has filled
     in by position; of a function, its keywords.
+
+    Args:
+        builder: a function, a class, or a partial of either.
     """
     made = builder.func if isinstance(builder, partial) else builder
     if isinstance(made, type):
@@ -84,7 +95,8 @@ def _expressible(kind: Any) -> bool:
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     # A type of None says only that the default is None.
-    return TypeAdapter(Any if kind is type(None) else _strictly(kind))
+    accepted = Any if kind is type(None) else _strictly(kind)
+    return TypeAdapter(accepted)
 
 
 def _strictly(kind: Any) -> Any:

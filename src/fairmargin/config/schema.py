@@ -382,5 +382,9 @@ def all_keys() -> tuple[Key, ...]:
 
 
 def given_fields(section: Section) -> Layer:
-    """Return a section's own fields that are not None."""
+    """Return a section's own fields that are not None.
+
+    Args:
+        section: any section; options are left out.
+    """
     return {key: value for key, value in section if value is not None and key != "options"}

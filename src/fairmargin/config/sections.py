@@ -34,7 +34,12 @@ Switch = Annotated[bool, Strict()]
 
 
 def setting(default: Any, meaning: str) -> Any:
-    """Return a field with its default and what it means, as docs/configuration.md lists it."""
+    """Return a field with its default and what it means, as docs/configuration.md lists it.
+
+    Args:
+        default: None for a key that may be empty.
+        meaning: a phrase that says what the value is or does.
+    """
     return Field(default=default, description=meaning)
 
 
@@ -68,7 +73,11 @@ class Named(Section):
 
     @classmethod
     def known(cls, name: str) -> dict[str, Option]:
-        """Return the options of the builder called `name`, as they are written in TOML."""
+        """Return the options of the builder called `name`, as they are written in TOML.
+
+        Args:
+            name: a key of `builders`.
+        """
         return options_of(cls.builders()[name])
 
     @model_validator(mode="before")

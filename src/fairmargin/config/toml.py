@@ -12,7 +12,11 @@ ESCAPES |= {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def document(tables: Mapping[str, Any]) -> str:
-    """Return the text of a whole file."""
+    """Return the text of a whole file.
+
+    Args:
+        tables: nested mappings of values.
+    """
     return "\n".join(_lines(tables)) + "\n"
 
 

@@ -230,7 +230,9 @@ class _Bounded(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         # One byte more than allowed, to notice that there is more.
         most = self.left + 1
-        data = self.stream.read(min(size, most) if size >= 0 else most)
+        if 0 <= size < most:
+            most = size
+        data = self.stream.read(most)
         self.left -= len(data)
         if self.left < 0:
             raise BadArchive(

@@ -89,6 +89,11 @@ def count_cells(labels: Tensor, bias: Tensor | None, classes: int, biases: int) 
     """Count the samples of each (label, bias) cell, [classes, biases].
 
     Samples of unknown bias (−1) are left out.
+
+    Args:
+        labels: [N].
+        bias: [N]; None counts nothing.
+        biases: number of bias values.
     """
     if bias is None or biases == 0:
         return torch.zeros(classes, biases, dtype=torch.long)
@@ -98,7 +103,11 @@ def count_cells(labels: Tensor, bias: Tensor | None, classes: int, biases: int) 
 
 
 def format_cells(counts: Tensor) -> str:
-    """Write the counts of all cells in one line, label by label: "3498 184 56 1057"."""
+    """Write the counts of all cells in one line, label by label: "3498 184 56 1057".
+
+    Args:
+        counts: as `count_cells` returns them.
+    """
     return " ".join(map(str, counts.flatten().tolist()))
 
 
@@ -141,5 +150,10 @@ def split_off(
 
 
 def is_aligned(labels: Tensor, bias: Tensor) -> Tensor:
-    """Tell which samples are aligned, if bias k belongs to class k; unknown bias is not aligned."""
+    """Tell which samples are aligned, if bias k belongs to class k; unknown bias is not aligned.
+
+    Args:
+        labels: [N].
+        bias: [N]; −1 is unknown.
+    """
     return labels == bias

@@ -134,8 +134,9 @@ def _transfer(url: str, part: Path, start: int, progress: bool) -> bool:
         length = response.headers.get("Content-Length")
         total = start + int(length) if length else None
         received = start
+        mode = "ab" if start else "wb"
         with (
-            part.open("ab" if start else "wb") as file,
+            part.open(mode) as file,
             _meter(url, received, total, progress) as advance,
         ):
             while True:

@@ -11,7 +11,12 @@ from torch import Tensor
 
 
 def crop(x: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
-    """Cut out each image's square of `size` at its own corner (top, left), each [n]."""
+    """Cut out each image's square of `size` at its own corner (top, left), each [n].
+
+    Args:
+        top: row of each corner, [n].
+        left: column of each corner, [n].
+    """
     # [n, C, tops, lefts, size, size], without a copy.
     windows = x.unfold(2, size, 1).unfold(3, size, 1)
     return windows[torch.arange(len(x), device=x.device), :, top, left]
@@ -21,6 +26,9 @@ def rotate(x: Tensor, degrees: Tensor) -> Tensor:
     """Rotate each image counter-clockwise about its centre by its angle `degrees`, [n].
 
     Each output pixel looks up the nearest pixel that it came from; black where nothing was.
+
+    Args:
+        degrees: angle of each image, [n].
     """
     channels, height, width = x.shape[1:]
     right = torch.arange(width, device=x.device) + 0.5 - width / 2
@@ -69,7 +77,11 @@ def _bilinear(start: Tensor, length: Tensor, size: int, full: int) -> Tensor:
 
 
 def luma(x: Tensor) -> Tensor:
-    """Return the grey image by ITU-R 601, [n, 1, H, W]."""
+    """Return the grey image by ITU-R 601, [n, 1, H, W].
+
+    Args:
+        x: [n, 3, H, W].
+    """
     if x.shape[1] != 3:
         raise ValueError(
             f"colour operations need 3 channels and these images have {x.shape[1]}; leave them out"
@@ -79,7 +91,11 @@ def luma(x: Tensor) -> Tensor:
 
 
 def adjust_brightness(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend each image with black: its `factor`, [n], is the weight of the image."""
+    """Blend each image with black: its `factor`, [n], is the weight of the image.
+
+    Args:
+        factor: weight of each image, [n].
+    """
     return (x * factor[:, None, None, None]).clamp_(0, 1)
 
 
@@ -87,12 +103,19 @@ def adjust_contrast(x: Tensor, factor: Tensor) -> Tensor:
     """Blend each image with the mean of its grey image; `factor` [n] is the weight of the image.
 
     Note: the mean is not rounded to 8 bits, as PIL does.
+
+    Args:
+        factor: weight of each image, [n].
     """
     return _blend(luma(x).mean((2, 3), keepdim=True), x, factor)
 
 
 def adjust_saturation(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend each image with its grey image; `factor` [n] is the weight of the image."""
+    """Blend each image with its grey image; `factor` [n] is the weight of the image.
+
+    Args:
+        factor: weight of each image, [n].
+    """
     return _blend(luma(x), x, factor)
 
 
@@ -106,6 +129,9 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
 
     value − chroma · clamp(2 − |k − 2|, 0, 1),   k = hue + (5, 3, 1) mod 6 for red, green, blue,
     with the hue in sixths of the circle. Note: the hue is continuous; PIL has 256 values.
+
+    Args:
+        shift: turns of the circle for each image, [n].
     """
     red, green, blue = x.split(1, 1)
     value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)

@@ -37,6 +37,11 @@ def coloured_light(images: Tensor, value: Tensor, values: int) -> Tensor:
     """Shine light of the value's colour c on each image: 1 − (1 − x)(1 − ½c).
 
     Black becomes half the colour and white stays, so digits and objects remain what they were.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
     """
     colours = torch.from_numpy(PALETTES["paper"][:values].astype(np.float32)) / 255
     c = colours[value][:, :, None, None]
@@ -47,6 +52,11 @@ def patch(images: Tensor, value: Tensor, values: int) -> Tensor:
     """Paint a magenta square, an eighth of the shorter side, at a place on the edge.
 
     The place tells the value.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
     """
     height, width = images.shape[2:]
     side = max(2, min(height, width) // 8)
@@ -75,6 +85,11 @@ def brightness(images: Tensor, value: Tensor, values: int) -> Tensor:
     """Halve the contrast and add a level: ½x + level.
 
     Value 0 is the darkest level, the last value the lightest.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
     """
     level = 0.5 * value.float() / max(values - 1, 1)
     return _to_bytes(0.5 * images.float() / 255 + level[:, None, None, None])

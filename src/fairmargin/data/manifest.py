@@ -1,15 +1,15 @@
-"""Read and check people's own images: a manifest (CSV, TSV, Parquet) or a folder of images.
+"""Check people's own images, from a manifest (CSV, TSV, Parquet) or a folder of images.
 
-Every row becomes a draft that collects its faults: from the row itself, from the other rows, from
-its file. Only when all are known are the drafts accepted, refused together in one report, or
+Every row is a draft that collects its faults: from the row itself (`drafts`), from the other rows,
+from its file. Only when all are known are the drafts accepted, refused together in one report, or
 (`skip_bad`) sorted out. Nothing is loaded in part.
 """
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
@@ -18,52 +18,15 @@ import numpy as np
 import torch
 
 from fairmargin.checks import check_choice
-from fairmargin.data.decode import EXTENSIONS, Decoder, UnreadableImage, check_file, open_rgb
-from fairmargin.data.table import (
-    BadManifest,
-    RowProblem,
-    find_column,
-    find_column_if_there,
-    natural_order,
-    read_table,
-)
+from fairmargin.data.decode import Decoder, UnreadableImage, check_file, open_rgb
+from fairmargin.data.drafts import NOWHERE, Draft, Sample, folder_drafts, manifest_drafts
+from fairmargin.data.table import BadManifest, RowProblem, natural_order
 
-SPLITS = {
-    "train": "train",
-    "valid": "valid",
-    "validation": "valid",
-    "val": "valid",
-    "dev": "valid",
-    "test": "test",
-}
-# Bias cells that mean "unknown", in upper or lower case.
-UNKNOWN = ("", "?", "unknown", "nan")
 Check = Literal["decode", "exists"]
-# Path of a row that names no file we may look at.
-NOWHERE = Path()
 # What looking at a file gives: its pixels, the reason why there are none, or nothing to say.
 Looked = np.ndarray | str | None
 # Rows below which another process is not worth its start.
 ROWS_PER_PROCESS = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One image with what is written about it.
-
-    Args:
-        row: its row in the table; None in a folder.
-        file: the path as written.
-        bias: empty if unknown.
-        split: "train", "valid" or "test".
-    """
-
-    row: int | None
-    file: str
-    path: Path
-    label: str
-    bias: str
-    split: str
 
 
 @dataclass(frozen=True)
@@ -75,14 +38,6 @@ class Manifest:
     bias_names: tuple[str, ...]
     skipped: tuple[RowProblem, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-@dataclass
-class Draft:
-    """A sample, and what is wrong with it."""
-
-    sample: Sample
-    faults: list[str] = field(default_factory=list)
 
 
 def read_manifest(
@@ -131,132 +86,6 @@ def read_folder(
     drafts = folder_drafts(path, bias_level)
     manifest, _ = check_drafts(drafts, path, check_files, skip_bad=skip_bad, workers=workers)
     return manifest
-
-
-def manifest_drafts(
-    path: Path,
-    path_column: str,
-    label_column: str,
-    bias_columns: Sequence[str],
-    split_column: str | None,
-    root: Path | None,
-) -> list[Draft]:
-    """Read a table into drafts with the faults that its rows show; arguments as `read_manifest`."""
-    path = Path(path)
-    header, rows = read_table(path)
-    path_at = find_column(path, header, path_column, "path_column")
-    label_at = find_column(path, header, label_column, "label_column")
-    bias_at = _bias_positions(path, header, bias_columns)
-    split_at = _split_position(path, header, split_column)
-    base = Path(os.path.abspath(path.parent if root is None else root))
-
-    drafts = []
-    for row, cells in rows:
-        if len(cells) != len(header):
-            file = cells[path_at] if path_at < len(cells) else ""
-            reason = f"{len(cells)} cells where the header has {len(header)}"
-            drafts.append(Draft(Sample(row, file, NOWHERE, "", "", ""), [reason]))
-            continue
-        faults = []
-        file = cells[path_at]
-        label = cells[label_at].strip()
-        place = _place(file, base, rooted=root is not None)
-        if isinstance(place, str):
-            faults.append(place)
-            place = NOWHERE
-        if not label:
-            faults.append("empty label")
-        written = "train" if split_at is None else cells[split_at].strip()
-        split = SPLITS.get(written.casefold(), "")
-        if not written:
-            faults.append("empty split")
-        elif not split:
-            faults.append(f'unknown split "{written}" (train, valid or test)')
-        # Decoding puts this character in place of broken bytes.
-        if any("\ufffd" in cell for cell in cells):
-            faults.append("not UTF-8 text")
-        bias = _combine(cells[at] for at in bias_at)
-        drafts.append(Draft(Sample(row, file, place, label, bias, split), faults))
-    return drafts
-
-
-def _bias_positions(path: Path, header: list[str], columns: Sequence[str]) -> list[int]:
-    names = [columns] if isinstance(columns, str) else list(columns)
-    # The default column may be missing.
-    find = find_column_if_there if names == ["bias"] else find_column
-    positions = [find(path, header, name, "bias_columns") for name in names]
-    return [at for at in positions if at is not None]
-
-
-def _split_position(path: Path, header: list[str], column: str | None) -> int | None:
-    if column is None:
-        return None
-    # The default column may be missing.
-    find = find_column_if_there if column == "split" else find_column
-    return find(path, header, column, "split_column")
-
-
-def _place(file: str, base: Path, rooted: bool) -> Path | str:
-    """Return the file's path, or the reason why we do not look there.
-
-    Links in the root may lead out of it: its owner put them there.
-    """
-    if not file:
-        return "empty path"
-    if os.path.isabs(file):
-        if rooted:
-            return f"an absolute path; write it from the root {base}"
-        return Path(os.path.normpath(file))
-    place = Path(os.path.normpath(base / file))
-    if place == base or not place.is_relative_to(base):
-        return f"leads outside the root {base}"
-    return place
-
-
-def _combine(values: Iterable[str]) -> str:
-    parts = [value.strip() for value in values]
-    return "" if any(part.casefold() in UNKNOWN for part in parts) else "×".join(parts)
-
-
-def folder_drafts(root: Path, bias_level: bool) -> list[Draft]:
-    """List the images of a folder as drafts; arguments as in `read_folder`."""
-    root = Path(root)
-    if not root.is_dir():
-        raise BadManifest([RowProblem(None, str(root), "no such folder")], str(root))
-    base = Path(os.path.abspath(root))
-    folders = [path.name for path in base.iterdir() if path.is_dir()]
-    top = [SPLITS.get(name.casefold(), "") for name in folders if not name.startswith(".")]
-    has_splits = "train" in top or (bool(top) and all(top))
-    drafts = []
-    for path in sorted(_images(base)):
-        inside = path.relative_to(base).parts
-        split = "train"
-        levels = inside[:-1]  # class, perhaps bias, …
-        if has_splits:
-            split = SPLITS.get(inside[0].casefold(), "")
-            levels = inside[1:-1]
-        faults = []
-        if not levels:
-            faults.append("an image outside any class folder")
-        elif not split:
-            faults.append(
-                f'folder "{inside[0]}" stands beside the splits and is none of train, valid, test'
-            )
-        label = levels[0] if levels else ""
-        bias = _combine([levels[1]]) if bias_level and len(levels) > 1 else ""
-        drafts.append(Draft(Sample(None, "/".join(inside), path, label, bias, split), faults))
-    return drafts
-
-
-def _images(base: Path) -> Iterator[Path]:
-    """All images below a folder. Linked folders are followed, unless they lead upwards."""
-    for folder, folders, files in os.walk(base, followlinks=True):
-        here = Path(folder)
-        ends = {name for name in folders if here.resolve().is_relative_to((here / name).resolve())}
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in ends]
-        for name in files:
-            if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS:
-                yield here / name
 
 
 def check_drafts(

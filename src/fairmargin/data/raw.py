@@ -84,7 +84,11 @@ def cifar10(files: dict[str, Path]) -> Arrays:
 
 
 def cifar100(files: dict[str, Path]) -> Arrays:
-    """Read CIFAR-100 with its 100 fine labels, as `cifar10` reads CIFAR-10."""
+    """Read CIFAR-100 with its 100 fine labels, as `cifar10` reads CIFAR-10.
+
+    Args:
+        files: what `sources.locate("cifar100", root)` found, in either layout.
+    """
     if "train.bin" in files:
         return *_from_records(files["train.bin"], 2, 100), *_from_records(files["test.bin"], 2, 100)
     train = _from_pickle(files["train"], "cifar100", "train", "fine_labels", 100)

@@ -36,7 +36,11 @@ class Sampler(ABC):
 
     @abstractmethod
     def indices(self, epoch: int) -> Tensor:
-        """Return the positions [m] in the split that make this epoch, in order."""
+        """Return the positions [m] in the split that make this epoch, in order.
+
+        Args:
+            epoch: with the sampler's seed, decides the order.
+        """
 
     def batches(self, epoch: int, batch_size: int, drop_last: bool = False) -> list[Tensor]:
         """Return the positions of an epoch, batch by batch.
@@ -124,6 +128,7 @@ class Weighted(Sampler):
             )
 
     def indices(self, epoch: int) -> Tensor:
+        """Draw as many positions as there are weights."""
         weights = self.weights
         if self.ratio is not None:
             weights = weights.clamp(max=self.ratio * float(weights[weights > 0].min()))
@@ -134,6 +139,10 @@ def bias_weights(labels: Tensor, bias: Tensor) -> Tensor:
     """Return 1 / p̂(b | y) of each sample, [N] (Hong & Yang, NeurIPS 2021).
 
     Unknown bias counts as one more value.
+
+    Args:
+        labels: [N].
+        bias: [N]; −1 is unknown.
     """
     return _count_same(labels) / _count_same(labels, bias)
 

@@ -56,7 +56,9 @@ class Source:
     @property
     def how(self) -> str:
         """How it is obtained, in a few words, for a table."""
-        archives = [archive for layout in self.layouts for archive in layout.archives]
+        archives: list[Archive] = []
+        for layout in self.layouts:
+            archives += layout.archives
         packages = [archive for archive in archives if archive.is_package]
         mirrored = any(layout.mirrors for layout in self.layouts)
         ways = []

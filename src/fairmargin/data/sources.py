@@ -45,7 +45,11 @@ class MissingData(FileNotFoundError):
 
 
 def data_root(option: Path | None = None) -> Path:
-    """Return the folder of all raw data: the option, $FAIRMARGIN_DATA, or the user's cache."""
+    """Return the folder of all raw data: the option, $FAIRMARGIN_DATA, or the user's cache.
+
+    Args:
+        option: what the user named on the command line, if anything.
+    """
     if option is not None:
         return option.expanduser()
     if named := os.environ.get(VARIABLE):

@@ -55,12 +55,21 @@ class ArraySplit:
         return self.pixels.index_select(0, index)
 
     def subset(self, index: Tensor) -> "ArraySplit":
-        """Return the samples at these positions, in this order."""
+        """Return the samples at these positions, in this order.
+
+        Args:
+            index: int64 [n].
+        """
         bias = None if self.bias is None else self.bias[index]
         return ArraySplit(self.pixels[index], self.labels[index], bias)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:
-        """Split into (train, valid), with `fraction` of every (label, bias) cell held out."""
+        """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
+
+        Args:
+            fraction: share to hold out; 0 keeps all for training.
+            seed: decides which samples are held out.
+        """
         kept, held_out = split_off(self.labels, self.bias, fraction, seed=seed)
         # Nothing held out: no need to copy the pixels.
         train = self.subset(kept) if len(held_out) else self
@@ -90,18 +99,31 @@ class FileSplit:
         return torch.stack([self.decode(self.paths[i]) for i in index.tolist()])
 
     def subset(self, index: Tensor) -> "FileSplit":
-        """Return the samples at these positions, in this order."""
+        """Return the samples at these positions, in this order.
+
+        Args:
+            index: int64 [n].
+        """
         paths = [self.paths[i] for i in index.tolist()]
         bias = None if self.bias is None else self.bias[index]
         return replace(self, paths=paths, labels=self.labels[index], bias=bias)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["FileSplit", "FileSplit"]:
-        """Split into (train, valid), with `fraction` of every (label, bias) cell held out."""
+        """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
+
+        Args:
+            fraction: share to hold out; 0 keeps all for training.
+            seed: decides which samples are held out.
+        """
         kept, held_out = split_off(self.labels, self.bias, fraction, seed=seed)
         return self.subset(kept), self.subset(held_out)
 
     def to_crop_from(self, decode: Callable[[Path], Tensor]) -> "FileSplit":
-        """Return the split decoded by `decode` for training, and as before for evaluation."""
+        """Return the split decoded by `decode` for training, and as before for evaluation.
+
+        Args:
+            decode: decodes larger pictures, from which views take random crops.
+        """
         return replace(self, decode=decode, still=self.decode)
 
 

@@ -51,13 +51,19 @@ class BadManifest(ValueError):
         self, problems: Sequence[RowProblem], source: str = "manifest", advice: str = ""
     ) -> None:
         super().__init__(problems, source, advice)
-        self.problems, self.source, self.advice = tuple(problems), source, advice
+        self.problems = tuple(problems)
+        self.source = source
+        self.advice = advice
 
     def __str__(self) -> str:
         return self.report(SHOWN)
 
     def report(self, most: int | None = None) -> str:
-        """Return every problem on a line of its own, or the first `most` of them."""
+        """Return every problem on a line of its own, or the first `most` of them.
+
+        Args:
+            most: None for all.
+        """
         number = len(self.problems)
         plural = "s" if number > 1 else ""
         lines = [f"{self.source}: {number} problem{plural}, nothing was loaded"]
@@ -86,6 +92,9 @@ def read_table(path: Path) -> tuple[list[str], Rows]:
     """Read the header, and the rows with their numbers.
 
     Blank lines are passed over but counted.
+
+    Args:
+        path: a .csv, .tsv or .parquet file.
     """
     kind = path.suffix.lower()
     if not path.is_file():
@@ -186,7 +195,11 @@ def find_column_if_there(path: Path, header: list[str], name: str, option: str) 
 
 
 def natural_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort names, each once: by value if all are numbers, else with "a2" before "a10"."""
+    """Sort names, each once: by value if all are numbers, else with "a2" before "a10".
+
+    Args:
+        names: may hold a name more than once.
+    """
     unique = set(names)
     number = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
     if all(number.fullmatch(name) for name in unique):

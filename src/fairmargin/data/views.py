@@ -238,7 +238,12 @@ class Grey:
 
 
 def uniform(n: int, columns: int, generator: Randomness) -> Tensor:
-    """Draw [n, columns] numbers in [0, 1), on the CPU."""
+    """Draw [n, columns] numbers in [0, 1), on the CPU.
+
+    Args:
+        n: number of images.
+        columns: numbers for each image.
+    """
     if isinstance(generator, PartOf):
         whole = torch.rand(generator.total, columns, generator=generator.generator)
         return whole[generator.start : generator.start + n]
@@ -260,12 +265,22 @@ JITTER = ColourJitter(0.4, 0.4, 0.4, 0.1, p=0.8)
 
 
 def plain(mean: Channels, std: Channels) -> Views:
-    """Normalize only."""
+    """Normalize only.
+
+    Args:
+        mean: of each channel, in [0, 1].
+        std: of each channel.
+    """
     return Views((), mean, std)
 
 
 def crop_flip(size: int, padding: int, mean: Channels, std: Channels) -> Views:
-    """Zero padding, random crop, flip."""
+    """Zero padding, random crop, flip.
+
+    Args:
+        size: side of the crop.
+        padding: pixels added on every side first.
+    """
     return Views((PaddedCrop(size, padding), Flip()), mean, std)
 
 
@@ -293,12 +308,21 @@ def resized_crop_flip(
 
 
 def supcon(size: int, mean: Channels, std: Channels, number: int = 2) -> Views:
-    """Return the views of Khosla et al. (NeurIPS 2020)."""
+    """Return the views of Khosla et al. (NeurIPS 2020).
+
+    Args:
+        size: side of the crop.
+        number: views of each image.
+    """
     return resized_crop_flip(size, (0.2, 1.0), mean, std, jitter=True, grey=True, number=number)
 
 
 def biascon_mnist(mean: Channels, std: Channels, number: int = 2) -> Views:
-    """Return the contrastive views of Hong & Yang (NeurIPS 2021) on Biased-MNIST."""
+    """Return the contrastive views of Hong & Yang (NeurIPS 2021) on Biased-MNIST.
+
+    Args:
+        number: views of each image.
+    """
     return Views((Rotate(20), JITTER), mean, std, number)
 
 

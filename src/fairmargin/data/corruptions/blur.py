@@ -86,7 +86,11 @@ def zoom_blur(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
 
 
 def smooth(x: np.ndarray, sigma: float) -> np.ndarray:
-    """Filter [N, H, W, …] with a Gaussian over height and width, edge pixels repeated."""
+    """Filter [N, H, W, …] with a Gaussian over height and width, edge pixels repeated.
+
+    Args:
+        sigma: standard deviation in pixels.
+    """
     filtered: np.ndarray = ndimage.gaussian_filter(
         x, sigma, mode="nearest", truncate=4, axes=(1, 2)
     )
@@ -97,6 +101,10 @@ def disk(radius: float, sigma: float) -> np.ndarray:
     """Return a kernel of sum 1: the pixels within `radius`, with a soft edge.
 
     The edge is softened by a Gaussian of `sigma` with 3 taps (5 beyond radius 8).
+
+    Args:
+        radius: in pixels.
+        sigma: standard deviation of the soft edge, in pixels.
     """
     reach = max(8, int(radius))
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
@@ -145,6 +153,10 @@ def zoom_matrix(length: int, factor: float) -> np.ndarray:
 
     The central ⌈length/factor⌉ entries are stretched linearly, end to end, to round(factor × their
     number), of which the central `length` are kept.
+
+    Args:
+        length: pixels along the axis.
+        factor: of the zoom, at least 1.
     """
     crop = int(np.ceil(length / factor))
     stretched = round(crop * factor)

@@ -33,7 +33,12 @@ def published_size(images: np.ndarray) -> int:
 
 
 def at_level(table: Mapping[int, tuple[T, ...]], images: np.ndarray, level: int) -> T:
-    """Return the parameters of a level, from a table by published size."""
+    """Return the parameters of a level, from a table by published size.
+
+    Args:
+        table: published size → parameters of the five levels.
+        images: [N, H, W, 3], whose size decides which parameters to take.
+    """
     check_level(level)
     return table[published_size(images)][int(level) - 1]
 

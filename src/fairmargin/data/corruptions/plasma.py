@@ -14,6 +14,10 @@ def plasma(height: int, width: int, decay: float, random: Streams) -> np.ndarray
 
     Note: w², not w, is what the code that made the published sets amounts to: it scales a U(−w, w)
     by w once more.
+
+    Args:
+        decay: roughness; 2 halves w at each halving of the grid.
+        random: one stream for each of the N maps.
     """
     size = 2 ** int(np.ceil(np.log2(max(height, width, 2))))
     # Entry (i, j) is used when pixel (i, j) is set.

@@ -55,6 +55,9 @@ def water(liquid: np.ndarray) -> np.ndarray:
 
     Note: the steps and constants are those of the published sets, which used OpenCV. Its distance
     transform is a 5×5 approximation and this one is exact, so some pixels differ.
+
+    Args:
+        liquid: uint8 [N, H, W], 0 where there is no drop.
     """
     depth = np.minimum(_distance(canny(liquid, *CANNY)), FARTHEST)
     equalized = equalize(_box(depth).astype(int))
@@ -68,6 +71,11 @@ def canny(images: np.ndarray, low: int, high: int) -> np.ndarray:
     """Find edges, bool [N, H, W].
 
     These are ridges of the Sobel gradient |g_x| + |g_y| above `low` that touch one above `high`.
+
+    Args:
+        images: uint8 [N, H, W].
+        low: threshold of an edge.
+        high: threshold that some pixel of an edge must pass.
     """
     g_y, g_x = (_sobel(images.astype(int), axis) for axis in (1, 2))
     strength = np.abs(g_x) + np.abs(g_y)
@@ -96,6 +104,9 @@ def equalize(images: np.ndarray) -> np.ndarray:
     """Equalize the histograms of non-negative integers [N, H, W], to 0 … 255.
 
     An image of one value stays as it is.
+
+    Args:
+        images: integers [N, H, W], none negative.
     """
     n, height, width = images.shape
     values = int(images.max()) + 1

@@ -99,6 +99,9 @@ def ice(height: int, width: int, random: Streams) -> np.ndarray:
     Note: a substitute for the frost photographs of CIFAR-10-C and ImageNet-C, which are other
     people's pictures and not part of this package. Do not compare images made with it with
     published ones.
+
+    Args:
+        random: one stream for each of the N images.
     """
     cover = plasma(height, width, 2.0, random)
     veins = plasma(height, width, 1.5, random)
@@ -122,7 +125,11 @@ def frost_source(frost_dir: Path | str | None) -> Literal["photographs", "proced
 
 
 def read_photographs(frost_dir: Path | str) -> list[np.ndarray]:
-    """Read the frost photographs of a folder, uint8 [H, W, 3] each."""
+    """Read the frost photographs of a folder, uint8 [H, W, 3] each.
+
+    Args:
+        frost_dir: folder that holds all of PHOTOGRAPHS.
+    """
     return [np.asarray(Image.open(path).convert("RGB")) for path in _paths(frost_dir)]
 
 

@@ -64,6 +64,9 @@ def is_own(name: str) -> bool:
     """Tell whether this is the path of a manifest or image folder, not the name of a dataset.
 
     Something that looks like a path and does not exist is an error.
+
+    Args:
+        name: what the user named as a dataset.
     """
     path = Path(name)
     if name in DATASETS:

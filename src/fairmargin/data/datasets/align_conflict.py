@@ -118,9 +118,11 @@ def _files(places: list[Path], what: str) -> list[Path]:
         if not place.is_dir():
             continue
         folders = [place, *(Path(entry) for entry in os.scandir(place) if entry.is_dir())]
-        found = sorted(path for folder in folders for path in image_files(folder))
+        found: list[Path] = []
+        for folder in folders:
+            found += image_files(folder)
         if found:
-            return found
+            return sorted(found)
     looked = " or ".join(map(str, places))
     raise MissingData(f"no {what} under {looked}; expected layout: {_LAYOUT}{_siblings(places[0])}")
 

