@@ -30,8 +30,9 @@ def scores(
 ) -> None:
     """Train a model that sees little but the shortcut, and keep its features.
 
-    --bias scores and --bias clusters use them. The model sees no bias labels; where there are some,
-    they only measure it. Running the command again does only what is missing. See docs/scores.md.
+    --bias scores and --bias clusters use them. The model sees no bias labels;
+    if the dataset has some, they only measure it. Running the command again
+    does only what is missing. See docs/scores.md.
     """
     from fairmargin.bias import capture as bias_scores
     from fairmargin.bias.score_file import FILE

@@ -181,7 +181,7 @@ def _last_name(section: str, layers: Sequence[Layer]) -> Any:
 def _for_method(layer: Layer, method: Any) -> Layer:
     """Return what a layer says for one method.
 
-    It stands in tables [methods."NAME"] and [methods."NAME, OTHER"], of which later ones win.
+    It is written in tables [methods."NAME"] and [methods."NAME, OTHER"], of which later ones win.
     """
     tables = layer.get("methods", {})
     valid = isinstance(tables, dict) and all(isinstance(t, dict) for t in tables.values())

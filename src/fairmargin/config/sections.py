@@ -56,7 +56,7 @@ class Section(BaseModel):
 
 
 class Named(Section):
-    """A name in a registry, and keywords of the builder that stands there.
+    """A name in a registry, and keywords of the builder of that name.
 
     Options are written beside the name, and gathered in `options`.
     """

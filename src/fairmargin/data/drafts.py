@@ -176,7 +176,7 @@ def folder_drafts(root: Path, bias_level: bool) -> list[Draft]:
             faults.append("an image outside any class folder")
         elif not split:
             faults.append(
-                f'folder "{inside[0]}" stands beside the splits and is none of train, valid, test'
+                f'folder "{inside[0]}" is beside the splits but is not train, valid or test'
             )
         label = levels[0] if levels else ""
         bias = _combine([levels[1]]) if bias_level and len(levels) > 1 else ""

@@ -283,7 +283,7 @@ class BiasAware(Sampler):
 
 
 def _pick(pool: Tensor, batch: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Pick so many at random from `pool`, none of which is in `batch`."""
+    """Pick `number` at random from `pool`, none of which is in `batch`."""
     pool = pool[~torch.isin(pool, batch)]
     return pool[torch.randperm(len(pool), generator=generator)[:number]]
 

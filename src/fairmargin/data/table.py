@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-# A .csv has the first of these that stands in its header.
+# A .csv is read with the first of these that its header has.
 DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 PARQUET = (".parquet", ".pq")
 # Problems in the message; the exception holds all.
@@ -170,7 +170,7 @@ def find_column(path: Path, header: list[str], name: str, option: str) -> int:
     if header.count(name) == 1:
         return header.index(name)
     if name in header:
-        reason = f'column "{name}" stands there more than once. '
+        reason = f'column "{name}" appears more than once. '
     else:
         plain = {column.casefold(): column for column in header}
         near = difflib.get_close_matches(name.casefold(), plain, n=1, cutoff=0.4)

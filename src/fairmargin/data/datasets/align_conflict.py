@@ -7,7 +7,7 @@ Corrupted CIFAR-10, coloured MNIST, bFFHQ, Dogs & Cats and BAR share it:
     <folder>/test/<class>/*  or  <folder>/test/*
     <folder>/<ratio>/valid   or  <folder>/valid, likewise in class folders or flat
 
-Labels stand in the file names, `<anything>_<target>_<bias>.<ext>`; bias k belongs to class k.
+Labels are in the file names, `<anything>_<target>_<bias>.<ext>`; bias k belongs to class k.
 """
 
 import os

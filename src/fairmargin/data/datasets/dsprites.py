@@ -122,7 +122,7 @@ def _images_of(
     there = _number_of_images() // classes // FACTORS[bias] * number
     if (2 * needed.reshape(classes, classes) > there).any():
         raise ValueError(
-            f"so many images would need {needed.max()} of one (class, group) cell, "
+            f"this would need {needed.max()} of one (class, group) cell, "
             f"which has {there.min()} or more; draw fewer (train, test), "
             "at most half of what there is"
         )
