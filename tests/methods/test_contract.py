@@ -10,23 +10,12 @@ from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.loop import Training, fit
 from fairmargin.methods import METHODS, Method
+from fairmargin.methods.catalog import CARDS
 from tests.methods import tiny
 
 EVERY = sorted(METHODS)
 LATER = {"jtt": {"main"}}  # players whose turn comes in a later epoch
-NEEDS_BIAS = {
-    *(name for name in METHODS if name.endswith("+fairkl")),
-    *(
-        "end",
-        "biasbal",
-        "biascon",
-        "biascon+ce",
-        "biascon+biasbal",
-        "group-reweighted",
-        "group-balanced",
-    ),
-    *("lnl", "blind-eye", "group-dro", "dfr"),
-}
+NEEDS_BIAS = {name for name, card in CARDS.items() if card.needs_bias_labels}
 
 
 def snapshot(module):

@@ -22,7 +22,7 @@ from fairmargin import evaluate
 from fairmargin.config import toml
 from fairmargin.loop import fit
 from fairmargin.methods import METHODS
-from fairmargin.methods.catalog import FACTS
+from fairmargin.methods.catalog import CARDS
 from fairmargin.networks import ENCODERS, SimpleConvNet
 from fairmargin.runs import build
 from fairmargin.runtime import memory
@@ -157,7 +157,7 @@ def trained(name, seed, changes):
     config = configuration.load(dataset="planted", method=name, seed=seed, overrides=written)
     data = build.data(config)
     with tempfile.TemporaryDirectory() as folder:
-        if FACTS[name].needs == "bias features":
+        if CARDS[name].needs == "bias features":
             write_scores(Path(folder), data, lambda split: mean_colour(split.pixels), seed=seed)
             config = configuration.override(config, ["data.bias=scores", f"data.scores={folder}"])
         method = build.method(config, data)

@@ -3,6 +3,7 @@
 import math
 import warnings
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from torch import nn
 
 from fairmargin import losses
 from fairmargin.data import views
-from fairmargin.methods.objective import OBJECTIVES, SECOND_SAMPLERS
 from fairmargin.methods.objectives import ROWS, LossInputs
+from fairmargin.methods.row_builders import OBJECTIVES, SECOND_SAMPLERS, SECOND_VIEWS, SecondViews
 from fairmargin.runs import build
 from tests.methods import tiny
 
@@ -354,6 +355,7 @@ def test_there_is_no_second_stream_unless_asked_for():
     own = views.plain(*views.HALF)
     assert stream.views(own) == views.biascon_mnist(*views.HALF)  # as published for Biased-MNIST
     assert set(SECOND_SAMPLERS) - {"none"} == set(build.SAMPLERS)
+    assert set(get_args(SecondViews)) == SECOND_VIEWS.keys()
 
 
 def test_views_of_the_second_stream():

@@ -14,18 +14,11 @@ from fairmargin.cli.app import app
 from fairmargin.loop import Diverged
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import Unsuited
+from fairmargin.methods.card import Between, OneOf
+from fairmargin.methods.catalog import CARDS
 from fairmargin.runs.folder import RunRecord
 from fairmargin.sweep import tune as tuning
-from fairmargin.sweep.tune import (
-    SPACES,
-    Between,
-    OneOf,
-    OptunaSearch,
-    Trial,
-    space_of,
-    tune,
-    with_settings,
-)
+from fairmargin.sweep.tune import OptunaSearch, Trial, space_of, tune, with_settings
 
 SMALL = [
     "data.train=80",
@@ -307,8 +300,15 @@ class TestResult:
 
 
 class TestSpaces:
-    def test_are_about_methods_that_exist(self):
-        assert SPACES.keys() <= METHODS.keys()
+    @pytest.mark.parametrize("method", sorted(METHODS))
+    def test_are_on_the_cards(self, method):
+        rate = {"optimizer.lr": Between(1e-4, 1e-2)}
+        assert list(space_of(method).items()) == list((rate | CARDS[method].space).items())
+
+    def test_leave_out_a_preparation_that_fills_the_run(self):
+        assert space_of("jtt", 4)["method.first_epochs"].values == (1, 2)
+        assert space_of("jtt", 1)["method.first_epochs"].values == (1, 2, 4)  # the run is refused
+        assert space_of("learned-mixin+h", 4)["method.pretrain_epochs"].values == (3, 1)
 
     @pytest.mark.parametrize("method", sorted(METHODS))
     def test_every_corner_is_a_configuration_and_every_method_has_the_learning_rate(self, method):

@@ -21,8 +21,8 @@ from fairmargin.methods.jtt import JTT
 from fairmargin.methods.learned_mixin import LearnedMixin
 from fairmargin.methods.lff import LfF
 from fairmargin.methods.lnl import LNL
-from fairmargin.methods.objective import OBJECTIVES
 from fairmargin.methods.rebias import ReBias
+from fairmargin.methods.row_builders import OBJECTIVES
 from fairmargin.methods.rubi import RUBi
 from fairmargin.methods.sin import SINProxy, build_sin
 

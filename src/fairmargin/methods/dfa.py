@@ -20,10 +20,32 @@ from torch import Tensor, nn
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, first_view
-from fairmargin.methods.lff import RelativeDifficulty
+from fairmargin.methods.card import FROM_ZERO, Between, MethodCard, OptionCard
+from fairmargin.methods.lff import BIASED_OPTIONS, RelativeDifficulty
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import from_first_rank, gather
 from fairmargin.vectors import full_precision
+
+CARD = MethodCard(
+    "DFA",
+    "Lee et al., Learning Debiased Representation via Disentangled Feature Augmentation",
+    "NeurIPS 2021",
+    networks="two",
+    file="dfa.py",
+    options={
+        "lambda_dis": OptionCard(
+            "weight of the biased network's loss in L_dis", FROM_ZERO, Between(0.5, 20)
+        ),
+        "lambda_swap": OptionCard("weight of L_swap", FROM_ZERO, Between(0.1, 2)),
+        "lambda_swap_b": OptionCard(
+            "weight of the biased network's loss in L_swap", FROM_ZERO, Between(0.5, 20)
+        ),
+        "swap_start": OptionCard(
+            "the last step without L_swap", "a share of the run below 1.0, or a number of steps"
+        ),
+        **BIASED_OPTIONS,
+    },
+)
 
 
 class DFA(Method):

@@ -10,6 +10,7 @@ Note: the run's own numbers on the validation set, after the end, are then those
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -30,23 +31,45 @@ from fairmargin.methods.base import (
     first_view,
     require_bias,
 )
+from fairmargin.methods.card import (
+    ABOVE_ZERO,
+    FROM_ONE,
+    MethodCard,
+    OneOf,
+    OptionCard,
+    ValidationFit,
+)
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import from_first_rank, gather
 from fairmargin.vectors import full_precision
 
-CHOICES = (
-    1.0,
-    0.7,
-    0.3,
-    0.1,
-    0.07,
-    0.03,
-    0.01,
-)  # of C, in the released code's order: the first of equals is taken
+# Values of C, in the released code's order: the first of equals is taken.
+CHOICES = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
 
-Fit = tuple[
-    Tensor, Tensor
-]  # W [classes, D] and c [classes], double; c = −inf for classes without samples
+# W [classes, D] and c [classes], double; c = −inf for classes without samples.
+Fit = tuple[Tensor, Tensor]
+
+Source = Literal["valid", "train"]
+Penalty = Literal["l1", "l2"]
+
+
+CARD = MethodCard(
+    "DFR",
+    "Kirichenko et al., Last Layer Re-Training Is Sufficient",
+    "ICLR 2023",
+    "validation bias labels",
+    file="dfr.py",
+    options={
+        "source": OptionCard("samples that the last layer is fitted to"),
+        "penalty": OptionCard("‖W‖₁/(n·C), or ‖W‖²/(2n·C)", search=OneOf(get_args(Penalty))),
+        "inverse_strength": OptionCard("C; none: chosen on validation samples", ABOVE_ZERO),
+        "draws": OptionCard(
+            "group-balanced draws that are averaged; the released code takes 10 for source train",
+            FROM_ONE,
+        ),
+    },
+    validation_fit=ValidationFit("source", "valid", 'choose method.source="train"'),
+)
 
 
 def balanced(groups: Tensor, generator: torch.Generator) -> Tensor:
@@ -101,8 +124,8 @@ class DFR(Method):
         make_encoder: MakeEncoder,
         info: DataInfo,
         *,
-        source: str = "valid",
-        penalty: str = "l1",
+        source: Source = "valid",
+        penalty: Penalty = "l1",
         inverse_strength: float | None = None,
         draws: int = 20,
     ) -> None:
@@ -110,8 +133,8 @@ class DFR(Method):
         code, which takes 10 with source="train"."""
         super().__init__()
         require_bias("dfr", info, instead="jtt")
-        check_choice(source, "source", ("valid", "train"))
-        check_choice(penalty, "penalty", ("l1", "l2"))
+        check_choice(source, "source", get_args(Source))
+        check_choice(penalty, "penalty", get_args(Penalty))
         if draws < 1 or (inverse_strength is not None and inverse_strength <= 0):
             raise ValueError(
                 f"draws must be at least 1 and inverse_strength above 0; got {draws} and {inverse_strength}"

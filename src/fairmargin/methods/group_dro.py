@@ -16,9 +16,27 @@ from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
+from fairmargin.methods.card import FROM_ZERO, Between, MethodCard, OptionCard
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import full_precision
+
+CARD = MethodCard(
+    "Group DRO",
+    "Sagawa et al., Distributionally Robust Neural Networks",
+    "ICLR 2020",
+    "bias labels",
+    file="group_dro.py",
+    options={
+        "step_size": OptionCard("η, how fast the weights follow", FROM_ZERO, Between(1e-3, 0.1)),
+        "adjustment": OptionCard(
+            "C in C/√n_g, against the worse generalisation of small groups",
+            FROM_ZERO,
+            Between(0, 5, log=False),
+        ),
+    },
+    search={"optimizer.weight_decay": Between(1e-5, 1)},
+)
 
 
 def group_means(values: Tensor, groups: Tensor, number: int) -> Tensor:

@@ -14,12 +14,29 @@ from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, Sweep, first_view
+from fairmargin.methods.card import FROM_ZERO, MethodCard, OneOf, OptionCard, Range
 from fairmargin.runtime.distributed import from_first_rank, gather
 from fairmargin.vectors import full_precision, unit
 
 TEXTURE = 32  # numbers that describe an image's texture, a
 RIDGE = 1e-6  # of the mean eigenvalue of F_GᵀF_G, which is nearly singular
 MOMENTUM = 0.1  # of the running norms, as in batch norms
+
+
+CARD = MethodCard(
+    "HEX",
+    "Wang et al., Learning Robust Representations by Projecting Superficial Statistics Out",
+    "ICLR 2019",
+    networks="one, and a texture branch",
+    file="hex.py",
+    options={
+        "dropout": OptionCard(
+            "share of h that is left out in training", Range(0, 1, below=True), OneOf((0.5, 0.0))
+        ),
+        "levels": OptionCard("grey levels n of the co-occurrence matrix", Range(2), OneOf((16, 8))),
+        "pretrain_epochs": OptionCard("first epochs, without the projection", FROM_ZERO),
+    },
+)
 
 
 class NGLCM(nn.Module):

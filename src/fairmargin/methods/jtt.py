@@ -25,9 +25,33 @@ from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, Sweep, first_view
+from fairmargin.methods.card import (
+    ABOVE_ZERO,
+    FROM_ONE,
+    Between,
+    MethodCard,
+    OneOf,
+    OptionCard,
+)
 from fairmargin.networks import Encoder, linear_classifier
 from fairmargin.runtime.distributed import from_first_rank, gather
 from fairmargin.vectors import full_precision
+
+CARD = MethodCard(
+    "JTT",
+    "Liu et al., Just Train Twice",
+    "ICML 2021",
+    networks="two, one after the other",
+    file="jtt.py",
+    options={
+        "first_epochs": OptionCard(
+            "T, the epochs of the first network", FROM_ONE, OneOf((1, 2, 4), epochs=True)
+        ),
+        "up_weight": OptionCard(
+            "λ_up, the weight of the first network's mistakes", ABOVE_ZERO, Between(2, 100)
+        ),
+    },
+)
 
 
 class JTT(Method):

@@ -8,6 +8,7 @@ f would be on its own: "+h" adds the entropy H, w > 0, which asks for a g that d
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +16,44 @@ from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, Sweep, first_view
+from fairmargin.methods.card import (
+    BIAS_NETWORK,
+    FROM_ZERO,
+    ONE_AND_BIAS_NETWORK,
+    Between,
+    MethodCard,
+    OneOf,
+    OptionCard,
+)
 from fairmargin.networks import build_bias_encoder, linear_classifier
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import full_precision
+
+ENTROPY_WEIGHT = OptionCard("w, the weight of the entropy H", FROM_ZERO)
+CARD = MethodCard(
+    "Learned-Mixin",
+    "Clark et al., Don't Take the Easy Way Out",
+    "EMNLP 2019",
+    networks=ONE_AND_BIAS_NETWORK,
+    file="learned_mixin.py",
+    options={
+        "bias_network": BIAS_NETWORK,
+        "pretrain_epochs": OptionCard(
+            "first epochs, in which g learns and f waits; 0: g learns along with f",
+            FROM_ZERO,
+            OneOf((5, 3, 1), epochs=True),
+        ),
+        "entropy_weight": ENTROPY_WEIGHT,
+    },
+)
+CARD_WITH_ENTROPY = replace(
+    CARD,
+    title="Learned-Mixin + H",
+    options={
+        **CARD.options,
+        "entropy_weight": replace(ENTROPY_WEIGHT, search=Between(0.005, 2)),
+    },
+)
 
 
 class LearnedMixin(Method):

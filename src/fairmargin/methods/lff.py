@@ -18,9 +18,31 @@ from torch import Tensor, nn
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.methods.card import SHARE, Between, MethodCard, OptionCard
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import full_precision
+
+# Of the biased network and of the weights W; DFA has them too.
+BIASED_OPTIONS = {
+    "q": OptionCard("q of the biased network's GCE; 0 is cross-entropy", SHARE),
+    "ema_decay": OptionCard("m, the decay of the smoothed losses", SHARE),
+    "surrogate": OptionCard(
+        "GCE in the form of the public codes, whose gradient is q times as long"
+    ),
+}
+CARD = MethodCard(
+    "LfF",
+    "Nam et al., Learning from Failure",
+    "NeurIPS 2020",
+    networks="two",
+    file="lff.py",
+    options=BIASED_OPTIONS,
+    search={
+        "method.q": Between(0.3, 0.9, log=False),
+        "method.ema_decay": Between(0.5, 0.9, log=False),
+    },
+)
 
 
 class RelativeDifficulty(nn.Module):

@@ -9,6 +9,7 @@ backward pass serve two players, with the sign of one turned; here each player g
 """
 
 from collections.abc import Iterator
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +18,34 @@ from torch import Tensor, nn
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.checks import check_choice
 from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
+from fairmargin.methods.card import FROM_ZERO, Between, MethodCard, OptionCard
 from fairmargin.networks import MLP, BagNet18, Encoder, ResNet, SimpleConvNet, linear_classifier
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import full_precision
+
+Predictor = Literal["auto", "half", "linear"]
+
+CARD = MethodCard(
+    "LNL",
+    "Kim et al., Learning Not to Learn",
+    "CVPR 2019",
+    "bias labels",
+    networks="one, and a bias predictor",
+    file="lnl.py",
+    options={
+        "lambda": OptionCard(
+            "λ, the weight of the predictor's negative entropy", FROM_ZERO, Between(0.01, 10)
+        ),
+        "reversal": OptionCard(
+            "r, the weight with which the trunk climbs the predictor's loss",
+            FROM_ZERO,
+            Between(0.01, 1),
+        ),
+        "predictor": OptionCard(
+            "a second half of the network, or a linear layer; auto: linear for residual networks"
+        ),
+    },
+)
 
 
 def negative_entropy(logits: Tensor) -> Tensor:
@@ -83,13 +109,13 @@ class LNL(Method):
         *,
         lambda_: float = 1.0,
         reversal: float = 0.1,
-        predictor: str = "auto",
+        predictor: Predictor = "auto",
     ) -> None:
         """`predictor`: "half", a second half like the network's own; "linear", on the average over positions; "auto",
         Hong & Yang's choice: linear for residual networks."""
         super().__init__()
         require_bias("lnl", info, instead="lff")
-        check_choice(predictor, "predictor", ("auto", "half", "linear"))
+        check_choice(predictor, "predictor", get_args(Predictor))
         self.lambda_, self.reversal = lambda_, reversal
         encoder = make_encoder()
         self.trunk, rest = halves(encoder)

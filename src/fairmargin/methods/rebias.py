@@ -16,9 +16,34 @@ from torch import Tensor, nn
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import MakeEncoder, Method, Sweep, first_view
+from fairmargin.methods.card import (
+    ABOVE_ZERO,
+    BIAS_NETWORK,
+    FROM_ZERO,
+    ONE_AND_BIAS_NETWORK,
+    Between,
+    MethodCard,
+    OptionCard,
+)
 from fairmargin.networks import build_bias_encoder, linear_classifier
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import full_precision
+
+CARD = MethodCard(
+    "ReBias",
+    "Bahng et al., Learning De-biased Representations",
+    "ICML 2020",
+    networks=ONE_AND_BIAS_NETWORK,
+    file="rebias.py",
+    options={
+        "bias_network": BIAS_NETWORK,
+        "lambda": OptionCard("λ, the weight of HSIC for f", FROM_ZERO, Between(0.1, 30)),
+        "lambda_bias": OptionCard("λ_g, the weight of HSIC for g", FROM_ZERO, Between(0.1, 30)),
+        "sigma": OptionCard(
+            "width of the kernels; median: the median distance, found anew every epoch", ABOVE_ZERO
+        ),
+    },
+)
 
 
 class ReBias(Method):

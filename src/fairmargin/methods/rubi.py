@@ -13,9 +13,30 @@ from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import MakeEncoder, Method, first_view
+from fairmargin.methods.card import (
+    BIAS_NETWORK,
+    FROM_ZERO,
+    ONE_AND_BIAS_NETWORK,
+    Between,
+    MethodCard,
+    OptionCard,
+)
 from fairmargin.networks import build_bias_encoder, linear_classifier
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import full_precision
+
+CARD = MethodCard(
+    "RUBi",
+    "Cadene et al., RUBi: Reducing Unimodal Biases",
+    "NeurIPS 2019",
+    networks=ONE_AND_BIAS_NETWORK,
+    file="rubi.py",
+    options={
+        "bias_network": BIAS_NETWORK,
+        "weight": OptionCard("w, the weight of the mask's own loss", FROM_ZERO, Between(0.1, 10)),
+        "second_layer": OptionCard("A₂ is a linear layer as in the original, not the identity"),
+    },
+)
 
 
 class RUBi(Method):

@@ -12,6 +12,7 @@ x' a random image of the batch. It compares with `ce`, not with published number
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,41 @@ from torch import Tensor, nn
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.checks import check_choice
 from fairmargin.methods.base import MakeEncoder, Method, Unsuited
+from fairmargin.methods.card import SHARE, Between, MethodCard, OneOf, OptionCard, Range
 from fairmargin.methods.objective import Objective
-from fairmargin.methods.objective import build as build_objective
+from fairmargin.methods.row_builders import build_row
 from fairmargin.runtime.distributed import from_first_rank, gather_with_place
 
 FLAT = 1e-4  # deviation below which a channel has no texture: dividing by it would turn rounding into one
+
+
+Kind = Literal["amplitude", "statistics"]
+
+CARD = MethodCard(
+    "SIN",
+    "Geirhos et al., ImageNet-Trained CNNs Are Biased towards Texture",
+    "ICLR 2019",
+    "stylised images",
+    file="sin.py",
+)
+PROXY_CARD = MethodCard(
+    "SIN proxy",
+    "ours, after Geirhos et al.",
+    "–",
+    file="sin.py",
+    options={
+        "kind": OptionCard(
+            "what an image takes of another: low-frequency amplitudes, or channel statistics",
+            search=OneOf(get_args(Kind)),
+        ),
+        "probability": OptionCard(
+            "p, that an image is restyled", SHARE, Between(0.2, 0.9, log=False)
+        ),
+        "band": OptionCard(
+            "highest frequency of the amplitudes, in cycles per pixel; 0.5 is all", Range(0, 0.5)
+        ),
+    },
+)
 
 
 def build_sin(make_encoder: MakeEncoder, info: DataInfo) -> Objective:
@@ -33,7 +64,7 @@ def build_sin(make_encoder: MakeEncoder, info: DataInfo) -> Objective:
             f"sin trains on original and stylised images and {info.name} was built without stylised ones; give an "
             "ImageNet dataset their folder (--set data.stylized=…). sin-proxy needs none, but is another method"
         )
-    return build_objective("ce", False, make_encoder, info)
+    return build_row("ce", False, make_encoder, info)
 
 
 class SINProxy(Method):
@@ -44,13 +75,13 @@ class SINProxy(Method):
         make_encoder: MakeEncoder,
         info: DataInfo,
         *,
-        kind: str = "amplitude",
+        kind: Kind = "amplitude",
         probability: float = 0.5,
         band: float = 0.1,
     ) -> None:
         """`band`: of "amplitude", the highest frequency along either axis, in cycles per pixel; 0.5 is all of them."""
         super().__init__()
-        check_choice(kind, "kind of sin-proxy", ("amplitude", "statistics"))
+        check_choice(kind, "kind of sin-proxy", get_args(Kind))
         if not 0 <= probability <= 1:
             raise ValueError(
                 f"probability must lie in [0, 1]; got {probability}. Half of the images are usual: 0.5"
@@ -60,7 +91,7 @@ class SINProxy(Method):
                 f"band must lie in [0, 0.5] cycles per pixel; got {band}. A tenth keeps shapes visible"
             )
         self.kind, self.probability, self.band = kind, probability, band
-        self.network = build_objective("ce", False, make_encoder, info)
+        self.network = build_row("ce", False, make_encoder, info)
 
     def players(self) -> dict[str, list[nn.Parameter]]:
         return self.network.players()

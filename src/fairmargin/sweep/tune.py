@@ -26,6 +26,8 @@ from fairmargin.config import Config, MethodConfig, toml
 from fairmargin.evaluate import available
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
+from fairmargin.methods.card import Between, OneOf, Space
+from fairmargin.methods.catalog import card_of
 from fairmargin.run import run
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunRecord
@@ -39,98 +41,21 @@ BEST = "best.toml"
 DIGITS = 3  # of a suggested number: more are not worth reading
 
 
-@dataclass(frozen=True)
-class Between:
-    """A number in [low, high]; `log`: every factor is as likely as any other."""
-
-    low: float
-    high: float
-    log: bool = True
-
-    def nearest(self, value: Any) -> float:
-        return min(max(float(value), self.low), self.high)
-
-
-@dataclass(frozen=True)
-class OneOf:
-    values: tuple[Any, ...]
-
-    def nearest(self, value: Any) -> Any:
-        return value if value in self.values else self.values[0]
-
-
-Space = dict[str, Between | OneOf]  # by key of the configuration
-
 RATE: Space = {"optimizer.lr": Between(1e-4, 1e-2)}
-FAIRKL: Space = {"method.alpha": Between(0.01, 1), "method.lambda": Between(0.1, 10)}
-TEMPERATURE: Space = {"method.temperature": Between(0.05, 0.5)}
-EPSILON: Space = {"method.epsilon": Between(0, 1, log=False)}
-
-# What matters for each method beside the learning rate; a method that is not here has no more.
-SPACES: dict[str, Space] = {
-    "logit-adjusted": {"method.strength": Between(0.5, 2)},
-    "end": {"method.disentangle": Between(0.1, 50), "method.entangle": Between(0.1, 50)},
-    "max-margin": {"method.margin": OneOf((2, 3, 4))},
-    "large-margin": {"method.gamma": Between(0.1, 10)},
-    "supcon": TEMPERATURE,
-    "supcon-in": TEMPERATURE,
-    "simclr": TEMPERATURE,
-    "eps-infonce": TEMPERATURE | EPSILON,
-    "infol1o": TEMPERATURE,
-    "eps-supcon": TEMPERATURE | EPSILON,
-    "eps-supinfonce": TEMPERATURE | EPSILON,
-    "biascon": TEMPERATURE,
-    "biascon+ce": TEMPERATURE | {"method.beta": Between(1e-3, 1)},
-    "biascon+biasbal": TEMPERATURE | {"method.beta": Between(1e-3, 1)},
-    "softcon": TEMPERATURE | {"method.beta": Between(1e-3, 1)},
-    "lnl": {"method.lambda": Between(0.01, 10), "method.reversal": Between(0.01, 1)},
-    "blind-eye": {"method.alpha": Between(0.01, 1), "method.bias_steps": OneOf((1, 3, 8))},
-    "group-dro": {
-        "method.step_size": Between(1e-3, 0.1),
-        "method.adjustment": Between(0, 5, log=False),
-        "optimizer.weight_decay": Between(1e-5, 1),
-    },
-    "dfr": {"method.penalty": OneOf(("l1", "l2"))},
-    "jtt": {"method.first_epochs": OneOf((1, 2, 4)), "method.up_weight": Between(2, 100)},
-    "lff": {
-        "method.q": Between(0.3, 0.9, log=False),
-        "method.ema_decay": Between(0.5, 0.9, log=False),
-    },
-    "dfa": {
-        "method.lambda_dis": Between(0.5, 20),
-        "method.lambda_swap": Between(0.1, 2),
-        "method.lambda_swap_b": Between(0.5, 20),
-    },
-    "sin-proxy": {
-        "method.kind": OneOf(("amplitude", "statistics")),
-        "method.probability": Between(0.2, 0.9, log=False),
-    },
-    "rebias": {"method.lambda": Between(0.1, 30), "method.lambda_bias": Between(0.1, 30)},
-    "hex": {"method.dropout": OneOf((0.5, 0.0)), "method.levels": OneOf((16, 8))},
-    "rubi": {"method.weight": Between(0.1, 10)},
-    "learned-mixin": {"method.pretrain_epochs": OneOf((5, 3, 1))},
-    "learned-mixin+h": {
-        "method.pretrain_epochs": OneOf((5, 3, 1)),
-        "method.entropy_weight": Between(0.005, 2),
-    },
-}
-# These learn from the validation samples, whose accuracy can then choose nothing: (option, its value, what to do instead).
-FITTED_TO_VALIDATION = {"dfr": ("source", "valid", 'choose method.source="train"')}
-
-
-PREPARATION = ("method.first_epochs", "method.pretrain_epochs")  # before the method proper begins
 
 
 def space_of(method: str, epochs: float = math.inf) -> Space:
-    """Of `row+fairkl` also the weights of the two terms. A preparation that takes all epochs is not tried."""
-    row = method.removesuffix("+fairkl")
-    space = RATE | SPACES.get(row, {}) | (FAIRKL if row != method else {})
-    for key in PREPARATION:
-        at = space.get(key)
-        if isinstance(at, OneOf) and (
-            shorter := tuple(value for value in at.values if value < epochs)
-        ):
-            space[key] = OneOf(shorter)
+    """Return what is searched: the learning rate, and what the method's card names.
+
+    Args:
+        epochs: length of the run. A preparation that would take all of them is not tried.
+    """
+    space = RATE | card_of(method).space
+    for key, searched in space.items():
+        if isinstance(searched, OneOf) and searched.epochs:
+            shorter = tuple(value for value in searched.values if value < epochs)
+            if shorter:
+                space[key] = OneOf(shorter, epochs=True)
     return space
 
 
@@ -314,11 +239,11 @@ def _tune_one(task: _Task) -> Tuned:
 
 def _accuracy(config: Config) -> str:
     """Of the validation samples, which one chooses; refuse a dataset without them, and a method that has learnt them."""
-    option, value, instead = FITTED_TO_VALIDATION.get(config.method.name, ("", None, ""))
-    if option and _values(config)[f"method.{option}"] == value:
+    fit = card_of(config.method.name).validation_fit
+    if fit is not None and _values(config)[f"method.{fit.option}"] == fit.value:
         raise Unsuited(
-            f'{config.method.name} with {option}="{value}" learns from the validation samples, so they cannot choose its '
-            f"settings; {instead}"
+            f'{config.method.name} with {fit.option}="{fit.value}" learns from the validation '
+            f"samples, so they cannot choose its settings; {fit.instead}"
         )
     data = build.data(config)
     if not len(data.valid):
