@@ -15,6 +15,8 @@ from tests.methods import tiny
 
 EVERY = sorted(METHODS)
 LATER = {"jtt": {"main"}}  # players whose turn comes in a later epoch
+# Keys of a line of metrics.jsonl that no count may replace.
+LOGGED = {"event", "epoch", "step", "lr", "terms", "seconds", "images_per_second"}
 NEEDS_BIAS = {name for name, card in CARDS.items() if card.needs_bias_labels}
 
 
@@ -51,6 +53,8 @@ def test_only_the_named_player_moves_and_it_does(name):
     assert moved == set(method.players()) - LATER.get(name, set())
     assert all(not value.requires_grad and torch.isfinite(value) for value in method.terms.values())
     assert method.terms
+    assert all(v.ndim == 1 and not v.is_floating_point() for v in method.counts.values())
+    assert not method.counts.keys() & LOGGED
 
 
 @pytest.mark.parametrize("name", EVERY)

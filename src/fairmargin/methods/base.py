@@ -75,7 +75,8 @@ class Method(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.terms: dict[str, Tensor] = {}  # of the last step, detached, for the log
-        self.pairs: Tensor | None = None  # in each set of FairKL, A⁺ C⁺ [A⁻ C⁻], at the last step
+        # What was counted at the last step: whole numbers [n] by name, for the log.
+        self.counts: dict[str, Tensor] = {}
 
     @abstractmethod
     def players(self) -> dict[str, list[nn.Parameter]]:

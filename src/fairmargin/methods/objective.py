@@ -116,7 +116,7 @@ class Objective(Method):
             bias = x.bias if x.bias_features is None else None
             fairkl = self.fairkl(x.h, x.labels, bias, bias_features=x.bias_features)
             self.terms["fairkl"] = fairkl.detach()
-            self.pairs = self.fairkl.pairs
+            self.counts = {"pairs": self.fairkl.pairs}  # in A⁺, C⁺ [, A⁻, C⁻]
             total = total + self.fairkl_weight * fairkl
         if self.beta:
             classification = self.row.classification(x)
