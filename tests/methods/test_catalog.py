@@ -15,7 +15,7 @@ from fairmargin.cli.app import app
 from fairmargin.cli.catalog import allowed_values
 from fairmargin.config import MethodConfig, toml
 from fairmargin.losses import _fairkl, contrastive
-from fairmargin.methods import METHODS, catalog, row_builders
+from fairmargin.methods import METHODS, catalog, row_options
 from fairmargin.methods.card import ABOVE_ZERO, SHARE, Between, OptionCard, Range
 from fairmargin.methods.catalog import CARDS
 from fairmargin.report.runs import method_name
@@ -105,14 +105,14 @@ def test_ranges():
 
 
 def test_choices_of_the_losses_are_those_that_the_losses_take():
-    assert get_args(row_builders.Divergence) == tuple(_fairkl.DIVERGENCES)
+    assert get_args(row_options.Divergence) == tuple(_fairkl.DIVERGENCES)
     form = options("eps-supinfonce")["form"].kind
     assert get_args(form) == tuple(contrastive.FORMS)
 
 
 def test_defaults_of_fairkl_are_those_of_the_loss():
     defaults = losses.FairKL.__init__.__kwdefaults__
-    for name, option in row_builders.FAIRKL.items():
+    for name, option in row_options.FAIRKL.items():
         assert option.default == defaults[name], name
 
 
@@ -181,7 +181,7 @@ class TestPage:
 
     def test_has_the_options_of_fairkl(self):
         text = re.sub(r"\s+", " ", SECTIONS["+fairkl"])
-        fairkl = {"lambda": row_builders.LAMBDA, **row_builders.FAIRKL}
+        fairkl = {"lambda": row_options.LAMBDA, **row_options.FAIRKL}
         for name, option in fairkl.items():
             assert f"`{name}` {toml.value(option.default)}" in text, name
 

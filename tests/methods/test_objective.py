@@ -115,7 +115,10 @@ def test_fairkl_is_added_with_its_weight(name):
     assert total == pytest.approx(0.3 * method.terms[name].item() + 0.5 * fairkl.item(), rel=1e-5)
     same = torch.eq(batch.labels, batch.labels[:, None]) & ~torch.eye(len(batch), dtype=torch.bool)
     aligned = torch.eq(batch.bias, batch.bias[:, None])
-    assert method.counts["pairs"][:2].tolist() == [int((same & aligned).sum()), int((same & ~aligned).sum())]
+    assert method.counts["pairs"][:2].tolist() == [
+        int((same & aligned).sum()),
+        int((same & ~aligned).sum()),
+    ]
 
 
 @pytest.mark.parametrize("variant", ["paper", "authors"])

@@ -13,7 +13,8 @@ from torch import nn
 from fairmargin import losses
 from fairmargin.data import views
 from fairmargin.methods.objectives import ROWS, LossInputs
-from fairmargin.methods.row_builders import OBJECTIVES, SECOND_SAMPLERS, SECOND_VIEWS, SecondViews
+from fairmargin.methods.row_builders import OBJECTIVES, SECOND_VIEWS
+from fairmargin.methods.row_options import SECOND_SAMPLERS, SecondViews
 from fairmargin.runs import build
 from tests.methods import tiny
 

@@ -226,7 +226,7 @@ def biascon(x: LossInputs, *, temperature: float = 0.07, anchors: Anchors = "all
 
 
 def softcon(x: LossInputs, *, temperature: float = 0.07, anchors: Anchors = "all") -> Tensor:
-    """SoftCon (Hong & Yang, NeurIPS 2021): SupCon that weights positives by unlike bias features."""
+    """SoftCon (Hong & Yang, NeurIPS 2021): SupCon, positives weighted by unlike bias features."""
     if x.bias_features is None:
         raise Unsuited(
             "SoftCon needs bias features and this batch has none; train a bias-capturing model "
@@ -261,6 +261,6 @@ def class_weights(counts: Tensor) -> Tensor:
 
 
 def inverse_frequency(counts: Tensor) -> Tensor:
-    """n̄/n of each cell, n̄ the mean of the non-empty ones: over the samples the weights average 1."""
+    """n̄/n of each cell, n̄ the mean of the non-empty cells; the weights average 1."""
     mean = counts.sum() / (counts > 0).sum().clamp_min(1)
     return torch.where(counts > 0, mean / counts.clamp_min(1), 1)
