@@ -1,11 +1,12 @@
-"""Group-DRO (Sagawa et al., ICLR 2020): minimise the loss of the worst (class, bias) group, by weights that chase it.
+"""Group-DRO (Sagawa et al., ICLR 2020): minimise the loss of the worst (class, bias) group.
 
     ℓ_g = mean CE over the batch's samples of group g; 0 if it has none
     v_g ← v_g·exp(η·sg[ℓ_g + C/√n_g]) / Σ_g' …       n_g: training samples of g
     L = Σ_g v_g ℓ_g                                  with the new v
 
-v persists from batch to batch. Stronger weight decay than usual, or early stopping, is the method's point: without it
-every training group is fitted and the weights have nothing to choose.
+The weights v follow the worst group and persist from batch to batch. The method needs stronger
+weight decay than usual, or early stopping: without it every training group is fitted and the
+weights have nothing to choose.
 """
 
 from collections.abc import Iterator
@@ -40,19 +41,32 @@ CARD = MethodCard(
 
 
 def group_means(values: Tensor, groups: Tensor, number: int) -> Tensor:
-    """[number] mean of the values [N] of each group; 0 for those without samples, and samples of group −1 left out."""
+    """Return the mean [number] of the values [N] of each group.
+
+    It is 0 for groups without samples. Samples of group −1 are left out.
+    """
     member = F.one_hot(groups + 1, number + 1)[:, 1:].T.to(values.dtype)  # [number, N]
     return member @ values / member.sum(1).clamp_min(1)
 
 
 def tilted(log_weights: Tensor, group_losses: Tensor, *, step_size: float) -> Tensor:
-    """log v after v ← v·exp(η·ℓ), normalized. In logarithms no group's weight underflows to 0 for good."""
+    """Return log v after v ← v·exp(η·ℓ), normalized.
+
+    In logarithms no group's weight underflows to 0 for good.
+    """
     log_v = log_weights + step_size * group_losses
     return log_v - log_v.logsumexp(0)
 
 
 class GroupDRO(Method):
-    """Samples of unknown bias belong to no group and teach nothing."""
+    """The run's network with a linear classifier, and a weight for each (class, bias) group.
+
+    Samples of unknown bias belong to no group and teach nothing.
+
+    Args:
+        step_size: η.
+        adjustment: C, against the worse generalisation of small groups.
+    """
 
     sampler = "group-balanced"
     log_weights: Tensor  # [classes · biases], log v
@@ -66,7 +80,6 @@ class GroupDRO(Method):
         step_size: float = 0.01,
         adjustment: float = 0.0,
     ) -> None:
-        """`step_size` is η; `adjustment` is C, against the worse generalisation of small groups."""
         super().__init__()
         require_bias("group-dro", info, instead="jtt")
         if step_size < 0 or adjustment < 0:
@@ -77,11 +90,11 @@ class GroupDRO(Method):
         self.encoder = make_encoder()
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
         n = info.counts.flatten().float()
-        # Note: groups without training samples get no weight; in the public code they take part, with loss 0.
+        # Note: groups without training samples get no weight; in the public code they take part,
+        # with loss 0.
         self.register_buffer("log_weights", ((n > 0) / (n > 0).sum()).log())
-        self.register_buffer(
-            "adjustments", torch.where(n > 0, adjustment * n.clamp_min(1).rsqrt(), 0)
-        )
+        adjustments = torch.where(n > 0, adjustment * n.clamp_min(1).rsqrt(), 0)
+        self.register_buffer("adjustments", adjustments)
 
     def players(self) -> dict[str, list[nn.Parameter]]:
         return {"main": list(self.parameters())}
@@ -92,9 +105,8 @@ class GroupDRO(Method):
         groups = torch.where(b >= 0, y * self.biases + b, -1)
         each = F.cross_entropy(full_precision(logits), y, reduction="none")
         losses = group_means(each, groups, len(self.log_weights))
-        self.log_weights = tilted(
-            self.log_weights, losses.detach() + self.adjustments, step_size=self.step_size
-        )
+        adjusted = losses.detach() + self.adjustments
+        self.log_weights = tilted(self.log_weights, adjusted, step_size=self.step_size)
         v = self.log_weights.exp()
         # Note: the public code adds C/√n_g to this value too, which changes no gradient.
         loss = (v * losses).sum()

@@ -1,10 +1,12 @@
-"""LearnedMixin (Clark, Yatskar & Zettlemoyer, EMNLP 2019): a product of experts with a frozen model of the bias.
+"""LearnedMixin (Clark, Yatskar & Zettlemoyer, EMNLP 2019): a product with a frozen bias model.
 
     first   g minimises  CE(g, y), for some epochs, and is frozen
-    then    f, u, c minimise  CE(log p_f + t·log p_g, y) + w·H(softmax(t·log p_g)),   t = softplus(uᵀh + c)
+    then    f, u, c minimise  CE(log p_f + t·log p_g, y) + w·H(softmax(t·log p_g)),
+            t = softplus(uᵀh + c)
 
-t is how far g is trusted on this image; what g explains, f need not learn. Nothing but cross-entropy keeps t from 0, where
-f would be on its own: "+h" adds the entropy H, w > 0, which asks for a g that decides. At test time f answers alone.
+t is how far g is trusted on this image; what g explains, f need not learn. Nothing but
+cross-entropy keeps t from 0, where f would be on its own. "+h" adds the entropy H, w > 0, which
+asks for a g that decides. At test time f answers alone.
 """
 
 from collections.abc import Iterator
@@ -57,10 +59,16 @@ CARD_WITH_ENTROPY = replace(
 
 
 class LearnedMixin(Method):
-    """f is the run's network, which waits for the first `pretrain_epochs` epochs of the run; g is `bias_network`.
+    """f is the run's network, which waits while g, `bias_network`, learns in the first epochs.
 
-    Note: the vision port in clovaai/rebias never trains u and c. That it takes logits of g for log p_g changes nothing: they
-    differ by a constant for each sample, which both softmaxes ignore.
+    Note: the vision port in clovaai/rebias never trains u and c. That it takes logits of g for
+    log p_g changes nothing: they differ by a constant for each sample, which both softmaxes ignore.
+
+    Args:
+        bias_network: name of g's encoder.
+        entropy_weight: w.
+        pretrain_epochs: first epochs of the run, in which only g learns. With 0 there is no trained
+            g to freeze, so g learns along with f.
     """
 
     optimizers = {"bias": {"schedule": "constant", "warmup_epochs": 0.0}}  # noqa: RUF012
@@ -75,7 +83,6 @@ class LearnedMixin(Method):
         entropy_weight: float = 0.0,
         pretrain_epochs: int = 5,
     ) -> None:
-        """`pretrain_epochs=0`: there is no trained g to freeze, so g learns along with f."""
         super().__init__()
         self.entropy_weight, self.pretrain_epochs = entropy_weight, pretrain_epochs
         self.encoder = make_encoder()
@@ -106,8 +113,9 @@ class LearnedMixin(Method):
     def finish(self, sweep: Sweep) -> None:
         if self.pretraining:
             raise ValueError(
-                f"all epochs went into the bias network, which is trained for method.pretrain_epochs={self.pretrain_epochs} "
-                "epochs before the main network starts; raise train.epochs above it, or lower it"
+                "all epochs went into the bias network, which is trained for "
+                f"method.pretrain_epochs={self.pretrain_epochs} epochs before the main network "
+                "starts; raise train.epochs above it, or lower it"
             )
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
@@ -122,9 +130,8 @@ class LearnedMixin(Method):
             return
         h, f = self.inspect(x)
         with torch.no_grad():
-            g = self._biased(
-                x
-            )  # frozen are its weights; batch norms see the batch, as they did when it learned
+            # Its weights are frozen; its batch norms see the batch, as they did when it learned.
+            g = self._biased(x)
         h, f, g, y = gather(h, f, g, batch.labels)
         t = F.softplus(full_precision(self.trust(h)))  # [N, 1]
         main, entropy = mixed_losses(full_precision(f), t, F.log_softmax(g, 1), y)
@@ -142,7 +149,14 @@ class LearnedMixin(Method):
 def mixed_losses(
     logits: Tensor, trust: Tensor, log_bias: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """CE(log p_f + t·log p_g, y) and H(softmax(t·log p_g)); `trust` is t [N, 1], `log_bias` log p_g [N, K]."""
+    """Return CE(log p_f + t·log p_g, y) and H(softmax(t·log p_g)).
+
+    Args:
+        logits: of f [N, K].
+        trust: t [N, 1].
+        log_bias: log p_g [N, K].
+        labels: y [N].
+    """
     trusted = trust * log_bias
     log_q = F.log_softmax(trusted, 1)
     entropy = -(log_q.exp() * log_q).sum(1).mean()
