@@ -86,7 +86,7 @@ def training(name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_saved_and_loaded_training_takes_the_same_steps(name):
-    """Also from the middle of an epoch: three batches make one, the state is saved after the fourth step."""
+    """Also from the middle of an epoch of three batches: it is saved after the fourth step."""
     whole = training(name)
     fit(whole, 3, steps=7)
     first = training(name)

@@ -29,7 +29,7 @@ class Raw(Encoder):
 
 
 def shortcut(n, aligned, seed=0):
-    """Three features: a noisy core, a clean shortcut that agrees with the label as often as told, a constant."""
+    """Three features: a noisy core, a clean shortcut that agrees as often as told, a constant."""
     g = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % 2
     b = torch.where(torch.rand(n, generator=g) < aligned, y, 1 - y)

@@ -1,4 +1,4 @@
-"""LfF: the tables, the weights, who teaches whom, and a reference that minimises both losses at once."""
+"""LfF: tables, weights, who teaches whom, and a reference that minimises both losses at once."""
 
 from dataclasses import replace
 from math import log

@@ -87,7 +87,7 @@ def test_max_margin_starts_as_cross_entropy_and_anneals():
 
 
 def test_the_margin_comes_in_over_the_run_however_short():
-    """The published schedule is of 30,000 steps; in a run of 300 it must not stay at its first hundredth."""
+    """The published schedule has 30,000 steps; a run of 300 must not see only its beginning."""
     batch = tiny.batch()
 
     def at(step, run=None, **options):

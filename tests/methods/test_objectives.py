@@ -1,4 +1,4 @@
-"""The rows that know of the bias or of the class balance: EnD, BiasBal, BiasCon, SoftCon, adjusted and weighted losses."""
+"""Rows that know the bias or the class balance: EnD, BiasBal, BiasCon, SoftCon, weighted losses."""
 
 import math
 import warnings
@@ -181,7 +181,7 @@ def test_logit_adjustment_vector_and_limits():
 
 
 def test_reweighting_is_the_mean_over_classes_or_groups():
-    """On the counted samples themselves: every group's mean counts the same, however small the group."""
+    """On the counted samples themselves: every group counts the same, however small it is."""
     data = tiny.split(50)
     batch = tiny.batch(data)
     labels, bias = batch.labels, batch.bias.clone()

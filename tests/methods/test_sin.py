@@ -1,4 +1,4 @@
-"""SIN only where there are stylised images; its proxy by what it does to amplitudes, phases and statistics."""
+"""SIN needs stylised images; its proxy changes amplitudes or statistics, and no phases."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The search for settings: what it may look at, what it does again after a stop, and what it leaves behind."""
+"""The search for settings: what it looks at, how it goes on after a stop, what it leaves."""
 
 import importlib
 import json
@@ -37,7 +37,7 @@ def config(method="ce", *changes):
 
 
 class Ladder:
-    """A search without Optuna: learning rates 1e-4, 2e-4, … in a JSON file, which is all that a killed process leaves."""
+    """A search without Optuna: learning rates 1e-4, 2e-4, … kept in a JSON file."""
 
     def __init__(self, file, space, first, seed):
         self.file, self.first = file, first
@@ -81,7 +81,7 @@ class Unseen(dict):
 
 @dataclass
 class Runs:
-    """Stands for run(): validation accuracy and cost by learning rate; the test accuracy says the opposite."""
+    """Stands for run(): validation accuracy by learning rate; the test accuracy is the opposite."""
 
     valid: dict = field(default_factory=lambda: {1e-4: 0.5, 2e-4: 0.9, 3e-4: 0.7, 4e-4: 0.9})
     asked: list = field(default_factory=list)
@@ -112,7 +112,7 @@ class TestChoice:
     def test_is_by_the_last_epochs_validation_accuracy_and_never_looks_at_the_test_set(
         self, monkeypatch, tmp_path
     ):
-        """The test accuracies are in the result, reading any of them fails, and they would choose another trial."""
+        """Reading a test accuracy of the result fails, and it would choose another trial."""
         (found,) = search(monkeypatch, tmp_path, Runs())
         assert (
             found.best.number == 1

@@ -1,11 +1,13 @@
-"""A method's key settings, chosen on validation with a stated budget: the same number of trials for every method.
+"""Choose each method's key settings on validation, with the same number of trials for every method.
 
 found = tune(configs, Path("runs/tune"), trials=12, seeds=[0])
 
-Every trial is an ordinary run in OUT/METHOD/trial-007/seed-0. The value of a trial is the accuracy `evaluate.select` on the
-validation samples after the last epoch, averaged over the seeds; the test set chooses nothing. Trials are suggested by a
-tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) after some random ones, and the first is the configuration
-as it stands. The same call again goes on where it was stopped: finished trials are not repeated.
+Every trial is an ordinary run in OUT/METHOD/trial-007/seed-0. The value of a trial is the accuracy
+`evaluate.select` on the validation samples after the last epoch, averaged over the seeds; the test
+set chooses nothing. What is searched stands on the method's card. The first trial is the
+configuration as it stands, some random ones follow, and then a tree-structured Parzen estimator
+(Bergstra et al., NeurIPS 2011) suggests. The same call again continues where it was stopped:
+finished trials are not repeated.
 """
 
 import importlib
@@ -36,9 +38,9 @@ from fairmargin.sweep.base import Engine, check_shared, prepare, run_tasks
 from fairmargin.sweep.local import HERE
 
 RANDOM_TRIALS = 5  # before the estimator has something to estimate from
-DIVERGED = 0.0  # the value of a trial that ends in numbers that are not finite
+DIVERGED = 0.0  # the value of a trial whose loss is no longer finite
 BEST = "best.toml"
-DIGITS = 3  # of a suggested number: more are not worth reading
+DIGITS = 3  # significant digits of a suggested number
 
 
 RATE: Space = {"optimizer.lr": Between(1e-4, 1e-2)}
@@ -61,29 +63,47 @@ def space_of(method: str, epochs: float = math.inf) -> Space:
 
 @dataclass(frozen=True)
 class Trial:
+    """One choice of settings.
+
+    Args:
+        number: from 0.
+        settings: by key of the configuration.
+        value: mean validation accuracy; None: not finished.
+    """
+
     number: int
-    settings: dict[str, Any]  # by key of the configuration
-    value: float | None = None  # None: not finished
+    settings: dict[str, Any]
+    value: float | None = None
 
 
 class Search(Protocol):
-    """What suggests trials, and remembers them whatever happens to this process."""
+    """Suggests trials, and remembers them if this process is killed."""
 
     def next(self) -> Trial:
-        """The one that was begun and not finished, if there is one; else a new one."""
+        """Return the trial that was begun and not finished, if there is one; else a new one."""
 
-    def tell(self, trial: Trial, value: float) -> None: ...
+    def tell(self, trial: Trial, value: float) -> None:
+        """Remember the value of a finished trial."""
 
-    def finished(self) -> list[Trial]: ...
+    def finished(self) -> list[Trial]:
+        """Return the finished trials in their order."""
 
 
-MakeSearch = Callable[
-    [Path, Space, Mapping[str, Any], int], Search
-]  # its file, what to search, the first trial, seed
+# (its file, what to search, the settings of the first trial, seed)
+MakeSearch = Callable[[Path, Space, Mapping[str, Any], int], Search]
 
 
 class OptunaSearch:
-    """A study of Optuna in one journal file. What it suggests depends on the seed and on the finished trials alone."""
+    """A study of Optuna in one journal file.
+
+    Suggestions depend only on the seed and on the finished trials.
+
+    Args:
+        file: the journal; an existing one is continued.
+        space: what to search.
+        first: the settings of the first trial.
+        seed: random seed of the suggestions.
+    """
 
     def __init__(self, file: Path, space: Space, first: Mapping[str, Any], seed: int) -> None:
         try:
@@ -99,23 +119,23 @@ class OptunaSearch:
             storage=storage, study_name="fairmargin", direction="maximize", load_if_exists=True
         )
         self.first, self.seed = dict(first), seed
+        self.distributions = {key: self._distribution(search) for key, search in space.items()}
+
+    def _distribution(self, search: Between | OneOf) -> Any:
         kinds = self.optuna.distributions
-        self.distributions = {
-            key: kinds.FloatDistribution(at.low, at.high, log=at.log)
-            if isinstance(at, Between)
-            else kinds.CategoricalDistribution(at.values)
-            for key, at in space.items()
-        }
+        if isinstance(search, Between):
+            return kinds.FloatDistribution(search.low, search.high, log=search.log)
+        return kinds.CategoricalDistribution(search.values)
 
     def next(self) -> Trial:
         state = self.optuna.trial.TrialState
         for begun in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
             if begun.params.keys() == self.distributions.keys():
                 return Trial(begun.number, _rounded(begun.params))
-            self.study.tell(
-                begun.number, state=state.FAIL
-            )  # stopped in the middle of a suggestion: nothing was run
-        # A generator for each trial: one that starts again after an interruption would repeat what it said before.
+            # Stopped in the middle of a suggestion: nothing was run.
+            self.study.tell(begun.number, state=state.FAIL)
+        # A generator for each trial: a single one would start again after an interruption and
+        # repeat its suggestions.
         number = len(self.study.get_trials(deepcopy=False, states=(state.COMPLETE,)))
         if number == 0 and not self.study.get_trials(deepcopy=False, states=(state.WAITING,)):
             self.study.enqueue_trial(self.first)
@@ -136,18 +156,27 @@ class OptunaSearch:
 
 
 def _rounded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for k, v in settings.items()}
+    rounded = dict(settings)
+    for key, value in settings.items():
+        if isinstance(value, float):
+            rounded[key] = float(f"{value:.{DIGITS}g}")
+    return rounded
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A method's search: all its trials, and the best one as a configuration."""
+    """What the search for one method found.
+
+    Args:
+        accuracy: name of the accuracy on validation samples that chose.
+        file: best.toml, the best trial as a configuration.
+    """
 
     method: str
-    accuracy: str  # which one it was chosen by, of the validation samples
+    accuracy: str
     trials: list[Trial]
     best: Trial
-    file: Path  # its best.toml
+    file: Path
 
 
 def tune(
@@ -163,17 +192,26 @@ def tune(
     go_on: bool = False,
     engine: Engine = HERE,
 ) -> list[Tuned]:
-    """Search for each configuration's method, in a folder of its own under `out`. The trials of a method follow one another.
+    """Search the settings of each configuration's method, in a folder of its own under `out`.
+
+    The trials of a method follow one another.
 
     Args:
         configs: one for each method; their seeds do not matter.
-        trials: for each method; finished ones are not repeated, and of more than so many the first ones count.
+        trials: number for each method. Finished ones are not repeated; if there are more already,
+            the first ones count.
         seeds: every trial is trained with each of them.
-        seed: of the suggestions.
-        say: hears of every trial; from other processes only how a method ends, they print their trials themselves.
-        search: for other processes one that they can import.
-        go_on: a method that this dataset does not suit is left out, and `say` says why; else it is an error.
+        seed: random seed of the suggestions.
+        command: noted in the folder of every run.
+        say: receives a line for every trial. Other processes print their trials themselves; of
+            these it receives only how a method ends.
+        search: makes the search; other processes must be able to import it.
+        go_on: leave out a method that this dataset does not suit, and `say` why; else it is an
+            error.
         engine: where the methods' searches run; by default in this process, in turn.
+
+    Returns:
+        What was found for each method that was not left out, in the order of `configs`.
     """
     if trials < 1:
         raise ValueError(f"trials must be at least 1; got {trials}")
@@ -181,7 +219,8 @@ def tune(
         raise ValueError(
             "trials follow one another in one process; start fairmargin tune without torchrun"
         )
-    folder, aloud = prepare(engine, out), say if engine.alone else _print
+    folder = prepare(engine, out)
+    aloud = say if engine.alone else _print
     tasks = [
         _Task(config, folder, trials, tuple(seeds), seed, tuple(command), aloud, search)
         for config in configs
@@ -189,9 +228,8 @@ def tune(
     found: dict[int, Tuned] = {}
     called = lambda index: configs[index].method.name
     expected = (Unsuited,) if go_on else ()
-    for index, result in run_tasks(
-        engine, _tune_one, tasks, expected=expected, say=say, called=called
-    ):
+    results = run_tasks(engine, _tune_one, tasks, expected=expected, say=say, called=called)
+    for index, result in results:
         method = called(index)
         if isinstance(result, Exception):
             say(f"{method} is left out: {result}")
@@ -203,7 +241,7 @@ def tune(
 
 @dataclass(frozen=True)
 class _Task:
-    """The search for one method's settings."""
+    """The search for one method's settings, as a process gets it."""
 
     config: Config
     out: Path
@@ -221,8 +259,10 @@ def _print(text: str) -> None:
 
 def _tune_one(task: _Task) -> Tuned:
     check_shared(task.out)
-    config, folder, seeds = task.config, task.out / task.config.method.name, task.seeds
-    method, accuracy = config.method.name, _accuracy(config)
+    config, seeds = task.config, task.seeds
+    method = config.method.name
+    folder = task.out / method
+    accuracy = _accuracy(config)
     space = space_of(method, config.train.epochs)
     _claim(folder, config, seeds)
     searching = task.search(folder / "trials.log", space, _standing(config, space), task.seed)
@@ -230,15 +270,17 @@ def _tune_one(task: _Task) -> Tuned:
         trial = searching.next()
         shown = ", ".join(f"{key}={toml.value(value)}" for key, value in trial.settings.items())
         task.say(f"{method}, trial {number + 1} of {task.trials}: {shown}")
-        searching.tell(
-            trial, _value(config, accuracy, trial, folder, seeds, task.command, task.say)
-        )
-    # Note: a longer search that went before counts no more than any other method's.
+        value = _value(config, accuracy, trial, folder, seeds, task.command, task.say)
+        searching.tell(trial, value)
+    # A longer search that went before counts no more than any other method's.
     return _conclude(config, accuracy, searching.finished()[: task.trials], folder)
 
 
 def _accuracy(config: Config) -> str:
-    """Of the validation samples, which one chooses; refuse a dataset without them, and a method that has learnt them."""
+    """Return the name of the accuracy on validation samples that chooses.
+
+    Refuse a dataset without validation samples, and a method that learns from them.
+    """
     fit = card_of(config.method.name).validation_fit
     if fit is not None and _values(config)[f"method.{fit.option}"] == fit.value:
         raise Unsuited(
@@ -251,46 +293,47 @@ def _accuracy(config: Config) -> str:
             f"{config.data.name} has no validation samples here, and settings are chosen on them; "
             "hold some out of the training data: --set data.valid_fraction=0.1"
         )
-    # What the samples do not have, such as conflicting ones, cannot choose.
-    return (
-        config.evaluate.select
-        if config.evaluate.select in available(data.valid, data.info)
-        else "plain"
-    )
+    # An accuracy of samples that are not there, such as conflicting ones, cannot choose.
+    if config.evaluate.select in available(data.valid, data.info):
+        return config.evaluate.select
+    return "plain"
 
 
 def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
-    """Write down what is searched, and refuse a folder whose trials were something else."""
+    """Write start.toml with what is searched; refuse a folder with trials of something else."""
     folder.mkdir(parents=True, exist_ok=True)
     start = folder / "start.toml"
-    now = config.model_copy(update={"seed": 0})  # the trials have seeds of their own
+    # The trials have seeds of their own.
+    now = config.model_copy(update={"seed": 0})
+    now_seeds = _first_line(seeds, config)
     if not start.is_file():
-        write_atomically(start, f"{_first_line(seeds, config)}\n{configuration.dump(now)}".encode())
+        write_atomically(start, f"{now_seeds}\n{configuration.dump(now)}".encode())
         return
-    before, now_seeds = start.read_text("utf-8").partition("\n")[0], _first_line(seeds, config)
+    before = start.read_text("utf-8").partition("\n")[0]
     changes = build.changed(configuration.load_resolved(start), now)
     if before != now_seeds:
         changes.append(f"{before.removeprefix('# ')} → {now_seeds.removeprefix('# seeds ')}")
     if changes:
         raise ValueError(
-            f"{folder} holds trials of another configuration: {'; '.join(changes)}. Choose another --out"
+            f"{folder} holds trials of another configuration: {'; '.join(changes)}. "
+            "Choose another --out"
         )
 
 
 def _first_line(seeds: Sequence[int], config: Config) -> str:
-    """What the configuration does not say: the seeds, and of one's own images which they are."""
+    """Return what the configuration does not say: the seeds, and the digest of one's own images."""
     images = "".join(f"; images {digest[:12]}" for digest in build.source(config).values())
     return f"# seeds {', '.join(map(str, seeds))}{images}"
 
 
 def _standing(config: Config, space: Space) -> dict[str, Any]:
-    """The configuration's own values, or the nearest that are in the space: the first trial."""
+    """Return the first trial: the configuration's own values, or the nearest in the space."""
     values = _values(config)
     return {key: at.nearest(values[key]) for key, at in space.items()}
 
 
 def _values(config: Config) -> dict[str, Any]:
-    """Of every key, the method's options with their defaults included."""
+    """Return the value of every key, with the defaults of the method's options."""
     options = {
         f"method.{name}": option.default
         for name, option in MethodConfig.known(config.method.name).items()
@@ -299,9 +342,9 @@ def _values(config: Config) -> dict[str, Any]:
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    return configuration.override(
-        config, [f"{key}={toml.value(value)}" for key, value in settings.items()]
-    )
+    """Return the configuration with other values of some keys."""
+    changes = [f"{key}={toml.value(value)}" for key, value in settings.items()]
+    return configuration.override(config, changes)
 
 
 def _value(
@@ -313,14 +356,13 @@ def _value(
     command: Sequence[str],
     say: Callable[[str], None],
 ) -> float:
-    """The trial's mean validation accuracy over the seeds."""
+    """Train the trial and return its mean validation accuracy over the seeds."""
     found = []
     for seed in seeds:
         chosen = with_settings(config, {**trial.settings, "seed": seed})
+        where = folder / f"trial-{trial.number:03d}" / f"seed-{seed}"
         try:
-            record = run(
-                chosen, folder / f"trial-{trial.number:03d}" / f"seed-{seed}", command=command
-            )
+            record = run(chosen, where, command=command)
             found.append(validation_accuracy(record, accuracy))
         except Diverged as error:
             say(str(error))
@@ -329,27 +371,31 @@ def _value(
 
 
 def validation_accuracy(record: RunRecord, name: str) -> float:
-    """What chooses: the accuracy `name` of the validation samples after the last epoch."""
+    """Return the accuracy `name` on the validation samples after the last epoch."""
     assert record.result is not None
     return float(record.result["records"]["last"]["valid"][name])
 
 
 def _conclude(config: Config, accuracy: str, trials: list[Trial], folder: Path) -> Tuned:
+    """Write best.toml."""
     best = max(trials, key=lambda trial: trial.value or 0.0)  # the earliest of equals
     file = folder / BEST
     text = (
         f"# fairmargin train {file.name} --seed 1\n"
-        f"# {config.method.name}: the best of {len(trials)} trials, number {best.number}, by validation accuracy "
-        f"({accuracy}): {100 * (best.value or 0.0):.1f} %\n\n"
+        f"# {config.method.name}: the best of {len(trials)} trials, number {best.number}, "
+        f"by validation accuracy ({accuracy}): {100 * (best.value or 0.0):.1f} %\n\n"
     )
-    write_atomically(
-        file, (text + configuration.dump(with_settings(config, best.settings))).encode("utf-8")
-    )
+    text += configuration.dump(with_settings(config, best.settings))
+    write_atomically(file, text.encode("utf-8"))
     return Tuned(config.method.name, accuracy, trials, best, file)
 
 
 def settings(found: Sequence[Tuned], file: Path | None = None) -> str:
-    """TOML with the best settings of every method, in what `file` has; "fairmargin compare" takes it as its file."""
+    """Return TOML with the best settings of every method, for `fairmargin compare`.
+
+    Args:
+        file: a configuration to which the settings are added.
+    """
     nested: dict[str, Any] = {}
     for row in found:
         for key, value in row.best.settings.items():
@@ -359,7 +405,7 @@ def settings(found: Sequence[Tuned], file: Path | None = None) -> str:
 
 
 def table(found: Sequence[Tuned]) -> Table:
-    """For a terminal."""
+    """Return what was found as a table for a terminal."""
     shown = Table(*_HEAD, title="validation accuracy in percent; the test set chose nothing")
     for row in found:
         shown.add_row(*_cells(row))
@@ -367,7 +413,7 @@ def table(found: Sequence[Tuned]) -> Table:
 
 
 def markdown(found: Sequence[Tuned]) -> str:
-    """The same for a file."""
+    """Return what was found as a Markdown table."""
     lines = [_HEAD, ["---"] * len(_HEAD), *map(_cells, found)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
