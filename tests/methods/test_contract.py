@@ -29,12 +29,10 @@ def test_only_the_named_player_moves_and_it_does(name):
     method = tiny.tamed(name).train()
     batch = tiny.batch_for(method)
     owner = {id(p): who for who, parameters in method.players().items() for p in parameters}
-    assert len(owner) == sum(
-        len(p) for p in method.players().values()
-    )  # no parameter has two optimizers
-    assert {id(p) for p in method.parameters() if p.requires_grad} == set(
-        owner
-    )  # and none is forgotten
+    # No parameter has two optimizers.
+    assert len(owner) == sum(len(p) for p in method.players().values())
+    # And none is forgotten.
+    assert {id(p) for p in method.parameters() if p.requires_grad} == set(owner)
     optimizers = tiny.players(method)
     moved = set()
     method.start_epoch(0, tiny.sweep)

@@ -34,9 +34,8 @@ SEEDS = (0, 1, 2)
 FLOOR = 0.45
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
-PROBE = {
-    "players.probe.lr": 0.1
-}  # its default is made for tens of thousands of steps, here are 375
+# Its default is made for tens of thousands of steps, here are 375.
+PROBE = {"players.probe.lr": 0.1}
 FAIRKL = {
     "method.divergence": "moments",
     "method.negatives": True,

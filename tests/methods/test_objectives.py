@@ -171,9 +171,8 @@ def test_logit_adjustment_vector_and_limits():
     x = seen(torch.zeros(1, 2), torch.tensor([1]), counts=counts, row="logit-adjusted")
     assert value("logit-adjusted", x) == pytest.approx(2.302585, abs=1e-6)
     assert value("logit-adjusted", x, strength=0.0) == pytest.approx(math.log(2))
-    assert value("logit-adjusted", x, strength=2.0) == pytest.approx(
-        math.log(82), abs=1e-6
-    )  # 0.1²/(0.9² + 0.1²) = 1/82
+    # 0.1²/(0.9² + 0.1²) = 1/82.
+    assert value("logit-adjusted", x, strength=2.0) == pytest.approx(math.log(82), abs=1e-6)
     equal = seen(
         torch.zeros(1, 2), torch.tensor([1]), counts=torch.full((2, 3), 7.0), row="logit-adjusted"
     )
@@ -271,9 +270,8 @@ def test_biascon_vectors():
     relabelled = seen(Z4, Y4, 5 - 3 * B4)
     assert value("biascon", relabelled, temperature=1.0) == pytest.approx(0.978456, abs=1e-6)
     distinct = seen(Z4, Y4, torch.arange(4))
-    assert value("biascon", distinct, temperature=1.0) == pytest.approx(
-        0.728456, abs=1e-6
-    )  # SupCon
+    # SupCon.
+    assert value("biascon", distinct, temperature=1.0) == pytest.approx(0.728456, abs=1e-6)
 
 
 @pytest.mark.parametrize("bias", [[0, 0, 0, 1], [-1, -1, 0, 1]])

@@ -144,9 +144,8 @@ class TestMedian:
             for net in (first.encoder, first.bias_encoder)
         ]
         moves(method, batch)
-        assert method.sigmas.tolist() == pytest.approx(
-            expected, rel=0.02
-        )  # torch's median is the lower of two
+        # Torch's median is the lower of two.
+        assert method.sigmas.tolist() == pytest.approx(expected, rel=0.02)
         assert method.sigmas[0] != method.sigmas[1]
         found = method.sigmas.clone()
         moves(method, batch)

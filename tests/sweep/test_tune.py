@@ -18,7 +18,8 @@ from fairmargin.methods.card import Between, OneOf
 from fairmargin.methods.catalog import CARDS
 from fairmargin.runs.folder import RunRecord
 from fairmargin.sweep import tune as tuning
-from fairmargin.sweep.tune import OptunaSearch, Trial, space_of, tune, with_settings
+from fairmargin.sweep.search import OptunaSearch, Trial
+from fairmargin.sweep.tune import space_of, tune, with_settings
 
 SMALL = [
     "data.train=80",
@@ -114,9 +115,8 @@ class TestChoice:
     ):
         """Reading a test accuracy of the result fails, and it would choose another trial."""
         (found,) = search(monkeypatch, tmp_path, Runs())
-        assert (
-            found.best.number == 1
-        )  # 0.9, the earlier of two; by test accuracy it would be trial 0
+        # 0.9, the earlier of two; by test accuracy it would be trial 0.
+        assert found.best.number == 1
         assert found.best.value == 0.9
         assert [trial.value for trial in found.trials] == [0.5, 0.9, 0.7, 0.9]
 
@@ -209,9 +209,8 @@ class TestBudget:
             search(monkeypatch, tmp_path, Runs(), configs=[config("ce", "train.epochs=2")])
         with pytest.raises(ValueError, match="another configuration: seeds 0 → 0, 1"):
             search(monkeypatch, tmp_path, Runs(), seeds=(0, 1))
-        search(
-            monkeypatch, tmp_path, Runs(), configs=[config("ce", "train.log_steps=7")], trials=1
-        )  # changes nothing
+        # Changes nothing.
+        search(monkeypatch, tmp_path, Runs(), configs=[config("ce", "train.log_steps=7")], trials=1)
 
     def test_no_trials_and_several_processes_are_refused(self, monkeypatch, tmp_path):
         with pytest.raises(ValueError, match="trials must be at least 1"):

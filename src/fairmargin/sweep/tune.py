@@ -10,7 +10,6 @@ configuration as it stands, some random ones follow, and then a tree-structured 
 finished trials are not repeated.
 """
 
-import importlib
 import math
 import os
 import tomllib
@@ -18,9 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 from rich.table import Table
 
 from fairmargin import config as configuration
@@ -36,13 +34,10 @@ from fairmargin.runs.folder import RunRecord
 from fairmargin.runtime.files import write_atomically
 from fairmargin.sweep.base import Engine, check_shared, prepare, run_tasks
 from fairmargin.sweep.local import HERE
+from fairmargin.sweep.search import MakeSearch, OptunaSearch, Trial
 
-RANDOM_TRIALS = 5  # before the estimator has something to estimate from
 DIVERGED = 0.0  # the value of a trial whose loss is no longer finite
 BEST = "best.toml"
-DIGITS = 3  # significant digits of a suggested number
-
-
 RATE: Space = {"optimizer.lr": Between(1e-4, 1e-2)}
 
 
@@ -59,108 +54,6 @@ def space_of(method: str, epochs: float = math.inf) -> Space:
             if shorter:
                 space[key] = OneOf(shorter, epochs=True)
     return space
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One choice of settings.
-
-    Args:
-        number: from 0.
-        settings: by key of the configuration.
-        value: mean validation accuracy; None: not finished.
-    """
-
-    number: int
-    settings: dict[str, Any]
-    value: float | None = None
-
-
-class Search(Protocol):
-    """Suggests trials, and remembers them if this process is killed."""
-
-    def next(self) -> Trial:
-        """Return the trial that was begun and not finished, if there is one; else a new one."""
-
-    def tell(self, trial: Trial, value: float) -> None:
-        """Remember the value of a finished trial."""
-
-    def finished(self) -> list[Trial]:
-        """Return the finished trials in their order."""
-
-
-# (its file, what to search, the settings of the first trial, seed)
-MakeSearch = Callable[[Path, Space, Mapping[str, Any], int], Search]
-
-
-class OptunaSearch:
-    """A study of Optuna in one journal file.
-
-    Suggestions depend only on the seed and on the finished trials.
-
-    Args:
-        file: the journal; an existing one is continued.
-        space: what to search.
-        first: the settings of the first trial.
-        seed: random seed of the suggestions.
-    """
-
-    def __init__(self, file: Path, space: Space, first: Mapping[str, Any], seed: int) -> None:
-        try:
-            self.optuna: Any = importlib.import_module("optuna")
-        except ImportError as error:
-            raise ValueError(
-                'tuning needs an extra package: pip install "fairmargin[optuna]"'
-            ) from error
-        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
-        journal = self.optuna.storages.journal
-        storage = journal.JournalStorage(journal.JournalFileBackend(str(file)))
-        self.study = self.optuna.create_study(
-            storage=storage, study_name="fairmargin", direction="maximize", load_if_exists=True
-        )
-        self.first, self.seed = dict(first), seed
-        self.distributions = {key: self._distribution(search) for key, search in space.items()}
-
-    def _distribution(self, search: Between | OneOf) -> Any:
-        kinds = self.optuna.distributions
-        if isinstance(search, Between):
-            return kinds.FloatDistribution(search.low, search.high, log=search.log)
-        return kinds.CategoricalDistribution(search.values)
-
-    def next(self) -> Trial:
-        state = self.optuna.trial.TrialState
-        for begun in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
-            if begun.params.keys() == self.distributions.keys():
-                return Trial(begun.number, _rounded(begun.params))
-            # Stopped in the middle of a suggestion: nothing was run.
-            self.study.tell(begun.number, state=state.FAIL)
-        # A generator for each trial: a single one would start again after an interruption and
-        # repeat its suggestions.
-        number = len(self.study.get_trials(deepcopy=False, states=(state.COMPLETE,)))
-        if number == 0 and not self.study.get_trials(deepcopy=False, states=(state.WAITING,)):
-            self.study.enqueue_trial(self.first)
-        numbers = np.random.SeedSequence((self.seed, number)).generate_state(1)
-        self.study.sampler = self.optuna.samplers.TPESampler(
-            n_startup_trials=RANDOM_TRIALS, seed=int(numbers[0])
-        )
-        new = self.study.ask(self.distributions)
-        return Trial(new.number, _rounded(new.params))
-
-    def tell(self, trial: Trial, value: float) -> None:
-        self.study.tell(trial.number, value)
-
-    def finished(self) -> list[Trial]:
-        state = self.optuna.trial.TrialState
-        done = self.study.get_trials(deepcopy=False, states=(state.COMPLETE,))
-        return [Trial(one.number, _rounded(one.params), one.value) for one in done]
-
-
-def _rounded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    rounded = dict(settings)
-    for key, value in settings.items():
-        if isinstance(value, float):
-            rounded[key] = float(f"{value:.{DIGITS}g}")
-    return rounded
 
 
 @dataclass(frozen=True)
@@ -432,3 +325,6 @@ def _cells(row: Tuned) -> list[str]:
         percent(row.best),
         settings,
     ]
+
+
+__all__ = ["Trial", "Tuned", "markdown", "settings", "space_of", "table", "tune", "with_settings"]
