@@ -28,4 +28,5 @@ def list_names(
 
     with exit_on_user_error():
         check_choice(what, "list", CATALOGUES)
-        Console().print(CATALOGUES[what]() if name is None else options(what, name))
+        table = CATALOGUES[what]() if name is None else options(what, name)
+        Console().print(table)

@@ -69,12 +69,14 @@ class BlindEye(Method):
         self.bias_classifier = linear_classifier(self.encoder.dim, info.num_biases)
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "bias", the bias classifier, and "main", everything else."""
         return {
             "bias": list(self.bias_classifier.parameters()),
             "main": [*self.encoder.parameters(), *self.classifier.parameters()],
         }
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Train the bias classifier, then the network against it."""
         assert batch.bias is not None
         h, y, b = gather(self.encoder(first_view(batch.images)), batch.labels, batch.bias)
         for _ in range(self.bias_steps):

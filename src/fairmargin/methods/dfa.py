@@ -97,12 +97,14 @@ class DFA(Method):
         self.difficulty = RelativeDifficulty(info, ema_decay)
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "bias", (E_b, C_b), and "main", (E_i, C_i)."""
         return {
             "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
             "main": [*self.encoder.parameters(), *self.classifier.parameters()],
         }
 
     def plan(self, run: RunLength) -> FinalStage:
+        """Begin the final stage with the first swap."""
         if isinstance(self.swap_start, float):
             self.last_unswapped = round(self.swap_start * run.steps)
         assert self.last_unswapped is not None
@@ -112,6 +114,7 @@ class DFA(Method):
         )
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Yield L split into its two players, with L_swap once the swap has begun."""
         x = first_view(batch.images)
         z_l, z_b, y, index = gather(
             self.encoder(x), self.bias_encoder(x), batch.labels, batch.index

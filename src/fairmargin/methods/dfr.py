@@ -118,6 +118,7 @@ class DFR(Method):
         return {"main": [*self.encoder.parameters(), *self.classifier.parameters()]}
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Train with cross-entropy."""
         # A retrained layer belongs to the features it was fitted to, which now change.
         self.retrained.fill_(False)
         h, y = gather(self.encoder(first_view(batch.images)), batch.labels)
@@ -129,6 +130,7 @@ class DFR(Method):
         return FinalStage(at_end=True)
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
+        """Check before the training that the validation samples suffice."""
         if epoch or (self.source == "train" and self.inverse_strength is not None):
             return
         # Refuse now rather than after the training.
@@ -145,6 +147,7 @@ class DFR(Method):
             )
 
     def finish(self, sweep: Sweep) -> None:
+        """Refit the last layer."""
         x, y, group = self._see(sweep(self.source))
         # Note: the released code takes these two from the training set also when it fits to
         # validation samples.
@@ -206,6 +209,7 @@ class DFR(Method):
         return max(CHOICES, key=worst_group)
 
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and the logits of the refitted layer, once there is one."""
         h = self.encoder(images)
         if self.retrained:
             return h, F.linear(h, self.weight, self.intercept)

@@ -100,6 +100,7 @@ class GroupDRO(Method):
         return {"main": list(self.parameters())}
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Move the weights, then yield the weighted loss."""
         assert batch.bias is not None
         logits, y, b = gather(self.predict(first_view(batch.images)), batch.labels, batch.bias)
         groups = torch.where(b >= 0, y * self.biases + b, -1)

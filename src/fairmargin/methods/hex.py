@@ -81,6 +81,7 @@ class HEX(Method):
         return {"main": list(self.parameters())}
 
     def plan(self, run: RunLength) -> FinalStage:
+        """Begin the final stage after the epochs without the projection."""
         return FinalStage(
             epochs=self.pretrain_epochs, option=f"pretrain_epochs={self.pretrain_epochs}"
         )
@@ -89,6 +90,7 @@ class HEX(Method):
         self.pretraining.fill_(epoch < self.pretrain_epochs)
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Yield the loss of the projected predictions."""
         x = first_view(batch.images)
         h = self.encoder(x)
         # In full precision: there are sums over pixels and a nearly singular matrix.
@@ -129,6 +131,7 @@ class HEX(Method):
         return h * kept.to(h.device) / (1 - self.dropout)
 
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return h and F_P."""
         h = self.encoder(images)
         return h, self.common(F.pad(h / self.norms, (0, TEXTURE)))  # F_P
 

@@ -98,6 +98,7 @@ class JTT(Method):
         self.register_buffer("second_stage", torch.tensor(False))
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "identifier", the first network, and "main", the second."""
         return {
             "identifier": [*self.identifier.parameters(), *self.identifier_classifier.parameters()],
             "main": [*self.encoder.parameters(), *self.classifier.parameters()],
@@ -107,6 +108,7 @@ class JTT(Method):
         return FinalStage(epochs=self.first_epochs, option=f"first_epochs={self.first_epochs}")
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
+        """Find the error set E when the first stage has ended."""
         if epoch < self.first_epochs or self.second_stage:
             return
         # Note: by one pass without augmentation; the public code keeps the predictions made while
@@ -121,6 +123,7 @@ class JTT(Method):
         self.second_stage.fill_(True)
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Train the network of the current stage."""
         logits, y, index = gather(self.predict(first_view(batch.images)), batch.labels, batch.index)
         each = F.cross_entropy(full_precision(logits), y, reduction="none")
         if not self.second_stage:
@@ -134,6 +137,7 @@ class JTT(Method):
         yield "main", loss
 
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and logits of the network that is learning."""
         encoder, classifier = self._learning()
         h = encoder(images)
         return h, classifier(h)

@@ -93,6 +93,7 @@ class LearnedMixin(Method):
         self.register_buffer("pretraining", torch.tensor(pretrain_epochs > 0))
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "bias", which is g, and "main": f, u and c."""
         return {
             "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
             "main": [
@@ -103,6 +104,7 @@ class LearnedMixin(Method):
         }
 
     def plan(self, run: RunLength) -> FinalStage:
+        """Begin the final stage when f starts to learn."""
         return FinalStage(
             epochs=self.pretrain_epochs, option=f"pretrain_epochs={self.pretrain_epochs}"
         )
@@ -111,6 +113,7 @@ class LearnedMixin(Method):
         self.pretraining.fill_(epoch < self.pretrain_epochs)
 
     def finish(self, sweep: Sweep) -> None:
+        """Refuse a run in which f never learned."""
         if self.pretraining:
             raise ValueError(
                 "all epochs went into the bias network, which is trained for "
@@ -119,6 +122,7 @@ class LearnedMixin(Method):
             )
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Train g in the first epochs, then f."""
         x = first_view(batch.images)
         self.terms = {}
         if self.pretraining or self.pretrain_epochs == 0:

@@ -127,12 +127,14 @@ class LfF(Method):
         self.difficulty = RelativeDifficulty(info, ema_decay)
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "bias", which is f_b, and "main", which is f_d."""
         return {
             "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
             "main": [*self.encoder.parameters(), *self.classifier.parameters()],
         }
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Yield the losses of both networks, with W from their cross-entropies."""
         x = first_view(batch.images)
         logits_b = self.bias_classifier(self.bias_encoder(x))
         logits_d = self.predict(x)

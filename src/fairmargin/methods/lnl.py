@@ -144,10 +144,12 @@ class LNL(Method):
         self.train()
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "main", trunk and rest, and "predictor"."""
         main = [*self.trunk.parameters(), *self._after_the_cut()]
         return {"main": main, "predictor": list(self.predictor.parameters())}
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Train main, then reverse the trunk and train the predictor."""
         assert batch.bias is not None
         x = first_view(batch.images)
         maps = self.trunk(x)
@@ -173,6 +175,7 @@ class LNL(Method):
         yield "predictor", predicted
 
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features after the cut and the logits."""
         h = self.rest(self.trunk(images))
         return h, self.classifier(h)
 

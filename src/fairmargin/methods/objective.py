@@ -87,6 +87,7 @@ class Objective(Method):
         self.must_count = row.prior is not None and not row.needs and not all_counted
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "main", and "probe" if the classifier learns on its own."""
         main = [*self.encoder.parameters(), *self.head.parameters()]
         classifier = list(self.classifier.parameters())
         if self.probed:
@@ -94,10 +95,12 @@ class Objective(Method):
         return {"main": main + classifier}
 
     def plan(self, run: RunLength) -> FinalStage:
+        """Note the length of the run, which schedules of losses need."""
         self.steps = run.steps
         return FinalStage()
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
+        """Count the classes once, if the dataset's counts leave samples out."""
         if epoch > 0 or not self.must_count:
             return
         assert self.row.prior is not None
@@ -107,6 +110,7 @@ class Objective(Method):
         self.prior = self.row.prior(counts.to(self.prior))
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Yield the sum of losses, then the loss of the probe, if there is one."""
         x = self._see(batch, step)
         paired = x if self.second is None else self._see(self._second_of(batch), step)
         loss = self.loss(paired)
@@ -138,6 +142,7 @@ class Objective(Method):
             yield "probe", probe
 
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return h, and the logits of the classifier on what it reads."""
         h = self.encoder(images)
         return h, self.classifier(self._classified(h))
 
@@ -150,7 +155,8 @@ class Objective(Method):
                 'choose views where the dataset offers them (--set data.views="supcon"), or a '
                 "method that uses labels"
             )
-        h = self.encoder(batch.images.flatten(0, 1) if several else batch.images)
+        images = batch.images.flatten(0, 1) if several else batch.images
+        h = self.encoder(images)
         z = self.head(h)
         if several:
             h = h.unflatten(0, batch.images.shape[:2])  # [N, V, D]
@@ -185,8 +191,9 @@ class Objective(Method):
         """Return what the classifier reads: h, or h at length 1."""
         if not self.on_unit_features:
             return h
-        half = h.dtype in (torch.float16, torch.bfloat16)
-        return unit(h.float() if half else h)
+        if h.dtype in (torch.float16, torch.bfloat16):
+            h = h.float()
+        return unit(h)
 
 
 __all__ = ["ROWS", "LossInputs", "Objective", "Row"]

@@ -88,6 +88,7 @@ class ReBias(Method):
         self.register_buffer("stale", torch.tensor(self.adaptive))
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "bias", which is g, and "main", which is f."""
         return {
             "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
             "main": [*self.encoder.parameters(), *self.classifier.parameters()],
@@ -101,6 +102,7 @@ class ReBias(Method):
         self.stale.fill_(self.adaptive)
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Train g, then f against the g that has moved."""
         x = first_view(batch.images)
         h_f, h_g, y = gather(self.encoder(x), self.bias_encoder(x), batch.labels)
         if self.stale:

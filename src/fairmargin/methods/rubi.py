@@ -75,6 +75,7 @@ class RUBi(Method):
             self.after_mask = linear_classifier(info.num_classes, info.num_classes)
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "bias", which is g, and "main": f, A and A₂."""
         main = (self.encoder, self.classifier, self.mask, self.after_mask)
         return {
             "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
@@ -82,6 +83,7 @@ class RUBi(Method):
         }
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Train g, then f under the mask."""
         x = first_view(batch.images)
         logits_g, y = gather(self.bias_classifier(self.bias_encoder(x)), batch.labels)
         bias = F.cross_entropy(full_precision(logits_g), y)

@@ -105,6 +105,7 @@ class SINProxy(Method):
         return self.network.players()
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Yield cross-entropy on the restyled images."""
         # Every view by itself.
         images = self.restyle(batch.images.flatten(0, -4)).view_as(batch.images)
         for player, loss in self.network.updates(replace(batch, images=images), step):
