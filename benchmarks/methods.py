@@ -1,12 +1,13 @@
-"""What each method costs: seconds of a short training relative to cross-entropy's.
+"""Measure what each method costs: seconds of a short training relative to cross-entropy's.
 
-    python -m benchmarks.methods                  every method that biased-mnist-mini suits, about ten minutes
+    python -m benchmarks.methods                  all that suit biased-mnist-mini, ten minutes
     python -m benchmarks.methods --methods lff,dfa
-    python -m benchmarks.methods --write          the same, and into the table of `fairmargin list methods`
+    python -m benchmarks.methods --write          also write costs.json, which the cards read
 
-160 digits in batches of 64, as many epochs as the preset of biased-mnist-mini has, so that stages before the training
-proper keep their share; its network, one thread; evaluation is left out. Every method takes turns with cross-entropy, and
-the figure is the median of the ratios. What a method does between epochs counts.
+A run trains on 160 digits in batches of 64, with the network of biased-mnist-mini on one thread. It
+has as many epochs as the preset, so that stages before the method proper keep their share. What a
+method does between epochs counts; evaluation does not. Each method takes turns with cross-entropy,
+and the figure is the median of the ratios.
 """
 
 import argparse
@@ -24,11 +25,13 @@ from fairmargin.methods.base import Unsuited
 from fairmargin.runs import build
 from fairmargin.runtime import memory
 
-SETTINGS = ["data.train=500", "data.test=100", "data.valid_fraction=0.72"]  # 160 to train on
+# Leaves 160 samples to train on.
+SETTINGS = ["data.train=500", "data.test=100", "data.valid_fraction=0.72"]
 COSTS = Path(catalog.__file__).with_name("costs.json")
 
 
 def seconds(method: str) -> float:
+    """Return how long one training takes."""
     config = configuration.load(dataset="biased-mnist-mini", method=method, overrides=SETTINGS)
     data = build.data(config)
     training = build.training(config, build.method(config, data), data, torch.device("cpu"))
@@ -37,14 +40,21 @@ def seconds(method: str) -> float:
     return time.perf_counter() - start
 
 
+def relative_cost(method: str, rounds: int) -> float:
+    """Return the median over `rounds` of the method's time divided by cross-entropy's."""
+    ratios = [seconds(method) / seconds("ce") for _ in range(rounds)]
+    return round(statistics.median(ratios), 2)
+
+
 def main() -> None:
+    """Print the costs, and write them if asked to."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--methods", default=",".join(METHODS), help="names, with commas")
+    parser.add_argument("--rounds", type=int, default=2, help="ratios behind each median")
     parser.add_argument(
-        "--write", action="store_true", help=f"into {COSTS.name}, whose other entries stay"
+        "--write", action="store_true", help=f"update these methods in {COSTS.name}"
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -55,9 +65,7 @@ def main() -> None:
         if method == "ce":
             continue
         try:
-            found[method] = round(
-                statistics.median(seconds(method) / seconds("ce") for _ in range(options.rounds)), 2
-            )
+            found[method] = relative_cost(method, options.rounds)
         except Unsuited as error:
             print(f"{method:24} –     {error}")
             continue

@@ -539,10 +539,9 @@ def configurations(draw):
             )
         ),
     }
+    scopes = st.sampled_from(["batch", "anchor"])  # a Literal; options of "folder" are any text
     method = draw(
-        st.fixed_dictionaries(
-            {}, optional={"lambda": numbers, "epsilon": numbers, "scope": text_values}
-        )
+        st.fixed_dictionaries({}, optional={"lambda": numbers, "epsilon": numbers, "scope": scopes})
     )
     train = {
         "steps": st.none() | st.integers(1, 10**12),

@@ -23,9 +23,8 @@ def test_confusion_is_the_cross_entropy_from_uniform():
     ).sum(1)
     assert torch.allclose(confusion(logits) - torch.tensor(4.0, dtype=torch.float64).log(), kl)
     assert (kl > 0).all()
-    assert confusion(torch.tensor([[200.0, 0.0]])).item() == pytest.approx(
-        100
-    )  # without bound, and finite
+    # Without bound, and finite.
+    assert confusion(torch.tensor([[200.0, 0.0]])).item() == pytest.approx(100)
 
 
 def test_without_confusion_it_is_cross_entropy():

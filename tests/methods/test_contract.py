@@ -10,23 +10,14 @@ from fairmargin.data.loader import Loader
 from fairmargin.data.samplers import Shuffled
 from fairmargin.loop import Training, fit
 from fairmargin.methods import METHODS, Method
+from fairmargin.methods.catalog import CARDS
 from tests.methods import tiny
 
 EVERY = sorted(METHODS)
 LATER = {"jtt": {"main"}}  # players whose turn comes in a later epoch
-NEEDS_BIAS = {
-    *(name for name in METHODS if name.endswith("+fairkl")),
-    *(
-        "end",
-        "biasbal",
-        "biascon",
-        "biascon+ce",
-        "biascon+biasbal",
-        "group-reweighted",
-        "group-balanced",
-    ),
-    *("lnl", "blind-eye", "group-dro", "dfr"),
-}
+# Keys of a line of metrics.jsonl that no count may replace.
+LOGGED = {"event", "epoch", "step", "lr", "terms", "seconds", "images_per_second"}
+NEEDS_BIAS = {name for name, card in CARDS.items() if card.needs_bias_labels}
 
 
 def snapshot(module):
@@ -38,12 +29,10 @@ def test_only_the_named_player_moves_and_it_does(name):
     method = tiny.tamed(name).train()
     batch = tiny.batch_for(method)
     owner = {id(p): who for who, parameters in method.players().items() for p in parameters}
-    assert len(owner) == sum(
-        len(p) for p in method.players().values()
-    )  # no parameter has two optimizers
-    assert {id(p) for p in method.parameters() if p.requires_grad} == set(
-        owner
-    )  # and none is forgotten
+    # No parameter has two optimizers.
+    assert len(owner) == sum(len(p) for p in method.players().values())
+    # And none is forgotten.
+    assert {id(p) for p in method.parameters() if p.requires_grad} == set(owner)
     optimizers = tiny.players(method)
     moved = set()
     method.start_epoch(0, tiny.sweep)
@@ -62,6 +51,8 @@ def test_only_the_named_player_moves_and_it_does(name):
     assert moved == set(method.players()) - LATER.get(name, set())
     assert all(not value.requires_grad and torch.isfinite(value) for value in method.terms.values())
     assert method.terms
+    assert all(v.ndim == 1 and not v.is_floating_point() for v in method.counts.values())
+    assert not method.counts.keys() & LOGGED
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -93,7 +84,7 @@ def training(name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_saved_and_loaded_training_takes_the_same_steps(name):
-    """Also from the middle of an epoch: three batches make one, the state is saved after the fourth step."""
+    """Also from the middle of an epoch of three batches: it is saved after the fourth step."""
     whole = training(name)
     fit(whole, 3, steps=7)
     first = training(name)

@@ -87,9 +87,8 @@ def test_a_share_is_of_the_steps_of_the_run(share, steps, start):
         assert {k: v.item() for k, v in of_share.items()} == {
             k: v.item() for k, v in of_steps.items()
         }
-        planned = tiny.method(
-            "dfa", swap_start=share
-        )  # the losses that it remembers are those of one step
+        # The losses that it remembers are those of one step.
+        planned = tiny.method("dfa", swap_start=share)
         planned.plan(RunLength(epochs=3.0, steps=steps))
 
 
@@ -107,12 +106,13 @@ def test_a_start_is_a_share_or_a_number_of_steps(start):
 
 
 def of_planted(*changes):
+    # 8 steps an epoch.
     size = [
         "data.train=300",
         "train.batch_size=30",
         "network.widths=[4]",
         "train.device=cpu",
-    ]  # 8 steps an epoch
+    ]
     config = load(
         dataset="planted", method="dfa", network="simple-conv-3", overrides=[*size, *changes]
     )
@@ -130,9 +130,8 @@ def test_a_run_of_any_length_swaps(changes):
     fit(training, config.train.epochs, steps=config.train.steps, after_step=note)
     assert not swapped[0]
     assert sum(swapped) >= 0.5 * len(swapped)
-    assert [b for a, b in pairwise(swapped) if a] == [True] * (
-        sum(swapped) - 1
-    )  # once begun it goes on
+    # Once begun it goes on.
+    assert [b for a, b in pairwise(swapped) if a] == [True] * (sum(swapped) - 1)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class Raw(Encoder):
 
 
 def shortcut(n, aligned, seed=0):
-    """Three features: a noisy core, a clean shortcut that agrees with the label as often as told, a constant."""
+    """Three features: a noisy core, a clean shortcut that agrees as often as told, a constant."""
     g = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % 2
     b = torch.where(torch.rand(n, generator=g) < aligned, y, 1 - y)
@@ -57,9 +57,8 @@ def test_balanced_draws_every_group_as_often_as_the_smallest():
     for chosen in draws:
         assert torch.bincount(groups[chosen], minlength=6).tolist() == [2, 0, 0, 2, 0, 2]
         assert len(set(chosen.tolist())) == len(chosen)
-    assert {i for chosen in draws for i in chosen.tolist()} == set(
-        range(8)
-    )  # random, not always the first
+    # Random, not always the first.
+    assert {i for chosen in draws for i in chosen.tolist()} == set(range(8))
 
 
 @pytest.mark.parametrize("strength", [0.003, 0.03, 0.3])
@@ -104,9 +103,8 @@ def test_predictions_are_the_trained_classifiers_until_the_end_and_training_is_t
     method = runs["dfr"].method
     assert method.retrained
     assert not torch.allclose(method.predict(images), last["dfr"], atol=1e-3)
-    assert torch.equal(
-        method.classifier(method.features(images)), last["dfr"]
-    )  # kept, for a longer training
+    # Kept, for a longer training.
+    assert torch.equal(method.classifier(method.features(images)), last["dfr"])
     next(method.updates(tiny.batch(), 0))
     assert torch.equal(method.predict(images), last["dfr"])
 

@@ -1,4 +1,4 @@
-"""What is kept for each sample, and what samples exchange, is the same on two ranks as in one process, step after step."""
+"""Two ranks keep and exchange the same for each sample as one process, step after step."""
 
 import os
 import socket

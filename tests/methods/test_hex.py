@@ -130,9 +130,8 @@ def test_everything_learns_the_texture_branch_too():
     method = tiny.method("hex").train()
     ((_, loss),) = method.updates(tiny.batch(), 0)
     gradients = torch.autograd.grad(loss, method.players()["main"])
-    assert (
-        sum(g.abs().max() > 0 for g in gradients) >= len(gradients) - 2
-    )  # biases before a batch norm have none
+    # Biases before a batch norm have none.
+    assert sum(g.abs().max() > 0 for g in gradients) >= len(gradients) - 2
     nglcm = method.texture[0]
     assert any(p is nglcm.lambda_ for p in method.players()["main"])
 

@@ -91,7 +91,7 @@ def test_weighting_is_training_on_the_repeated_set():
 
 
 def test_batches_average_to_the_whole_set():
-    """The factor n/Σw belongs to the training set, so the expectation over batches is that of the whole."""
+    """The factor n/Σw is of the training set, so batches have the expectation of the whole."""
     method, batch = in_second_stage(up_weight=7.0), tiny.batch(dtype=torch.float64)
     whole = next(method.updates(batch, 0))[1].item()
     parts = [next(method.updates(tiny.part(batch, i, i + 4), 0))[1].item() for i in range(0, 24, 4)]

@@ -1,11 +1,13 @@
-"""Does a method do what it is for? Each is trained for a few seconds on "planted", whose shortcut and core are known.
+"""Does a method do what it is for? Each is trained for a few seconds on "planted".
 
-Numbers are accuracies on conflicting test samples, where the tint belongs to another class than the bar, averaged over
-seeds. Cross-entropy has the same data, network, epochs, batches and learning rate, and gets about 0.1. Guessing gets
+Its shortcut, a tint, and its core, a bar, are known. Numbers are accuracies on conflicting test
+samples, where the tint belongs to another class than the bar, averaged over seeds. Cross-entropy
+has the same data, network, epochs, batches and learning rate, and gets about 0.1. Guessing gets
 0.25, and a network that avoids the tint's class a third: what counts as learning is above FLOOR.
 
-A new method needs one line: in MARGINS what it must gain, or in NO_GAIN why nothing is asked of it (docs/methods.md has
-the same list); and one in SETTINGS if the dataset's preset and its own defaults do not suit it.
+A new method needs one line: in MARGINS what it must gain, or in NO_GAIN why nothing is asked of it
+(docs/methods.md has the same list); and one in SETTINGS if the dataset's preset and its own
+defaults do not suit it.
 """
 
 import re
@@ -22,7 +24,7 @@ from fairmargin import evaluate
 from fairmargin.config import toml
 from fairmargin.loop import fit
 from fairmargin.methods import METHODS
-from fairmargin.methods.catalog import FACTS
+from fairmargin.methods.catalog import CARDS
 from fairmargin.networks import ENCODERS, SimpleConvNet
 from fairmargin.runs import build
 from fairmargin.runtime import memory
@@ -32,9 +34,8 @@ SEEDS = (0, 1, 2)
 FLOOR = 0.45
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
-PROBE = {
-    "players.probe.lr": 0.1
-}  # its default is made for tens of thousands of steps, here are 375
+# Its default is made for tens of thousands of steps, here are 375.
+PROBE = {"players.probe.lr": 0.1}
 FAIRKL = {
     "method.divergence": "moments",
     "method.negatives": True,
@@ -112,6 +113,9 @@ MARGINS = {  # that a method must be ahead of cross-entropy by; about two thirds
     "learned-mixin+h": 0.5,
 }
 
+NO_LABELS = (
+    "without labels in the loss, FairKL takes the tint away and nothing puts the bar in its place"
+)
 NO_GAIN = {
     "ce": "is what the others are compared with",
     "gce": "is meant to take the shortcut",
@@ -126,16 +130,19 @@ NO_GAIN = {
     "simclr": "has no labels, and tints tell images apart",
     "eps-infonce": "has no labels, and tints tell images apart",
     "infol1o": "has no labels, and tints tell images apart",
-    "simclr+fairkl": "without labels in the loss, FairKL takes the tint away and nothing puts the bar in its place",
-    "eps-infonce+fairkl": "without labels in the loss, FairKL takes the tint away and nothing puts the bar in its place",
-    "infol1o+fairkl": "without labels in the loss, FairKL takes the tint away and nothing puts the bar in its place",
+    "simclr+fairkl": NO_LABELS,
+    "eps-infonce+fairkl": NO_LABELS,
+    "infol1o+fairkl": NO_LABELS,
     "sin": "refuses to run without stylised images",
 }
 
 
 @pytest.fixture(autouse=True)
 def small_bias_network(monkeypatch):
-    """The registered ones would take most of the time; a 1×1 kernel sees the tint and no bar, however few there are."""
+    """Register a narrow bias network, which saves most of the time.
+
+    A 1×1 kernel sees the tint and no bar, however few channels there are.
+    """
     monkeypatch.setitem(
         ENCODERS, "tiny-conv-1", partial(SimpleConvNet, kernel_size=1, stride=2, widths=(8, 16))
     )
@@ -157,7 +164,7 @@ def trained(name, seed, changes):
     config = configuration.load(dataset="planted", method=name, seed=seed, overrides=written)
     data = build.data(config)
     with tempfile.TemporaryDirectory() as folder:
-        if FACTS[name].needs == "bias features":
+        if CARDS[name].needs == "bias features":
             write_scores(Path(folder), data, lambda split: mean_colour(split.pixels), seed=seed)
             config = configuration.override(config, ["data.bias=scores", f"data.scores={folder}"])
         method = build.method(config, data)

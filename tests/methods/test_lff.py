@@ -1,4 +1,4 @@
-"""LfF: the tables, the weights, who teaches whom, and a reference that minimises both losses at once."""
+"""LfF: tables, weights, who teaches whom, and a reference that minimises both losses at once."""
 
 from dataclasses import replace
 from math import log
@@ -53,9 +53,10 @@ def test_a_loss_of_zero_on_the_first_visit_is_a_visit():
 
 
 def test_equal_difficulty_weighs_half_and_more_for_the_biased_network_weighs_more():
+    # 1, ½ in both.
     assert visit(table(), [0, 1], [0, 0], [2.0, 1.0], [8.0, 4.0]).tolist() == pytest.approx(
         [0.5, 0.5]
-    )  # 1, ½ in both
+    )
     rising = [
         visit(table(), [0, 1], [0, 0], [2.0, b], [2.0, 1.0])[1].item() for b in (0.2, 0.9, 1.0, 1.8)
     ]
@@ -67,9 +68,8 @@ def test_equal_difficulty_weighs_half_and_more_for_the_biased_network_weighs_mor
 def test_the_maximum_is_that_of_the_class_over_all_samples_seen():
     weights = table()
     visit(weights, [0, 1], [0, 1], [4.0, 100.0], [1.0, 100.0])
-    assert visit(weights, [2], [0], [1.0], [1.0]).item() == pytest.approx(
-        0.25 / (0.25 + 1)
-    )  # neither 1/1 nor 1/100
+    # Neither 1/1 nor 1/100.
+    assert visit(weights, [2], [0], [1.0], [1.0]).item() == pytest.approx(0.25 / (0.25 + 1))
 
 
 def test_a_maximum_that_falls_is_followed():
@@ -131,9 +131,8 @@ def test_a_step_by_hand(surrogate, gce):
         "bias": pytest.approx(gce, rel=1e-6),
         "main": pytest.approx(log(3) / 2, rel=1e-6),
     }
-    assert torch.allclose(
-        method.difficulty.smoothed, torch.full((2, 24), log(3))
-    )  # cross-entropy in both tables
+    # Cross-entropy in both tables.
+    assert torch.allclose(method.difficulty.smoothed, torch.full((2, 24), log(3)))
     assert torch.equal(method.difficulty.labels, tiny.batch().labels)
     assert method.terms["weight"].item() == pytest.approx(0.5)
 

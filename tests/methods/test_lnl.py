@@ -59,9 +59,8 @@ def test_the_reversed_gradient_is_minus_r_times_the_predictors_and_its_own_is_un
     for a, b in zip(gradients(reversed_, method.trunk.parameters()), unreversed, strict=True):
         assert torch.allclose(a, -reversal * b, rtol=1e-12, atol=1e-15)
     after = [*method.rest.parameters(), *method.classifier.parameters()]
-    assert all(
-        torch.equal(g, torch.zeros_like(g)) for g in gradients(reversed_, after)
-    )  # 0, not None
+    # 0, not None.
+    assert all(torch.equal(g, torch.zeros_like(g)) for g in gradients(reversed_, after))
     player, own = next(updates)
     assert player == "predictor"
     for a, b in zip(gradients(own, method.predictor.parameters()), of_predictor, strict=True):

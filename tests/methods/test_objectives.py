@@ -1,8 +1,9 @@
-"""The rows that know of the bias or of the class balance: EnD, BiasBal, BiasCon, SoftCon, adjusted and weighted losses."""
+"""Rows that know the bias or the class balance: EnD, BiasBal, BiasCon, SoftCon, weighted losses."""
 
 import math
 import warnings
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from torch import nn
 
 from fairmargin import losses
 from fairmargin.data import views
-from fairmargin.methods.objective import OBJECTIVES, SECOND_SAMPLERS
 from fairmargin.methods.objectives import ROWS, LossInputs
+from fairmargin.methods.row_builders import OBJECTIVES, SECOND_VIEWS
+from fairmargin.methods.row_options import SECOND_SAMPLERS, SecondViews
 from fairmargin.runs import build
 from tests.methods import tiny
 
@@ -169,9 +171,8 @@ def test_logit_adjustment_vector_and_limits():
     x = seen(torch.zeros(1, 2), torch.tensor([1]), counts=counts, row="logit-adjusted")
     assert value("logit-adjusted", x) == pytest.approx(2.302585, abs=1e-6)
     assert value("logit-adjusted", x, strength=0.0) == pytest.approx(math.log(2))
-    assert value("logit-adjusted", x, strength=2.0) == pytest.approx(
-        math.log(82), abs=1e-6
-    )  # 0.1²/(0.9² + 0.1²) = 1/82
+    # 0.1²/(0.9² + 0.1²) = 1/82.
+    assert value("logit-adjusted", x, strength=2.0) == pytest.approx(math.log(82), abs=1e-6)
     equal = seen(
         torch.zeros(1, 2), torch.tensor([1]), counts=torch.full((2, 3), 7.0), row="logit-adjusted"
     )
@@ -179,7 +180,7 @@ def test_logit_adjustment_vector_and_limits():
 
 
 def test_reweighting_is_the_mean_over_classes_or_groups():
-    """On the counted samples themselves: every group's mean counts the same, however small the group."""
+    """On the counted samples themselves: every group counts the same, however small it is."""
     data = tiny.split(50)
     batch = tiny.batch(data)
     labels, bias = batch.labels, batch.bias.clone()
@@ -269,9 +270,8 @@ def test_biascon_vectors():
     relabelled = seen(Z4, Y4, 5 - 3 * B4)
     assert value("biascon", relabelled, temperature=1.0) == pytest.approx(0.978456, abs=1e-6)
     distinct = seen(Z4, Y4, torch.arange(4))
-    assert value("biascon", distinct, temperature=1.0) == pytest.approx(
-        0.728456, abs=1e-6
-    )  # SupCon
+    # SupCon.
+    assert value("biascon", distinct, temperature=1.0) == pytest.approx(0.728456, abs=1e-6)
 
 
 @pytest.mark.parametrize("bias", [[0, 0, 0, 1], [-1, -1, 0, 1]])
@@ -354,6 +354,7 @@ def test_there_is_no_second_stream_unless_asked_for():
     own = views.plain(*views.HALF)
     assert stream.views(own) == views.biascon_mnist(*views.HALF)  # as published for Biased-MNIST
     assert set(SECOND_SAMPLERS) - {"none"} == set(build.SAMPLERS)
+    assert set(get_args(SecondViews)) == SECOND_VIEWS.keys()
 
 
 def test_views_of_the_second_stream():

@@ -27,7 +27,7 @@ def test_dependence_of_four_samples(features, bias_features, expected):
 
 
 def test_a_constant_added_to_all_off_diagonal_entries_changes_nothing(monkeypatch):
-    """Which is why the public code's way to remove the diagonal, k − 1 everywhere, gives the same number."""
+    """So the public code, which removes the diagonal by k − 1 everywhere, gives the same number."""
     x, y = torch.randn(7, 2).double(), torch.randn(7, 3).double()
     before = losses.hsic(x, y)
     from fairmargin.losses import dependence
@@ -144,9 +144,8 @@ class TestMedian:
             for net in (first.encoder, first.bias_encoder)
         ]
         moves(method, batch)
-        assert method.sigmas.tolist() == pytest.approx(
-            expected, rel=0.02
-        )  # torch's median is the lower of two
+        # Torch's median is the lower of two.
+        assert method.sigmas.tolist() == pytest.approx(expected, rel=0.02)
         assert method.sigmas[0] != method.sigmas[1]
         found = method.sigmas.clone()
         moves(method, batch)

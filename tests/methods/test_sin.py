@@ -1,4 +1,4 @@
-"""SIN only where there are stylised images; its proxy by what it does to amplitudes, phases and statistics."""
+"""SIN needs stylised images; its proxy changes amplitudes or statistics, and no phases."""
 
 from dataclasses import replace
 
@@ -141,9 +141,8 @@ def test_half_of_the_images_take_the_style_of_another(kind):
     assert 0.4 < kept.mean() < 0.6
     means, new = x.mean((2, 3)), restyled.mean((2, 3))
     distance = (new[:, None] - means).abs().amax(2)  # [400, 400]
-    assert torch.allclose(
-        distance.amin(1), torch.zeros(400), atol=1e-5
-    )  # everybody has somebody's mean
+    # Everybody has somebody's mean.
+    assert torch.allclose(distance.amin(1), torch.zeros(400), atol=1e-5)
     assert (
         distance.argmin(1)[kept == 0] != torch.arange(400)[kept == 0]
     ).float().mean() > 0.9  # most, another's

@@ -1,4 +1,4 @@
-"""The search for settings: what it may look at, what it does again after a stop, and what it leaves behind."""
+"""The search for settings: what it looks at, how it goes on after a stop, what it leaves."""
 
 import importlib
 import json
@@ -14,18 +14,12 @@ from fairmargin.cli.app import app
 from fairmargin.loop import Diverged
 from fairmargin.methods import METHODS
 from fairmargin.methods.base import Unsuited
+from fairmargin.methods.card import Between, OneOf
+from fairmargin.methods.catalog import CARDS
 from fairmargin.runs.folder import RunRecord
 from fairmargin.sweep import tune as tuning
-from fairmargin.sweep.tune import (
-    SPACES,
-    Between,
-    OneOf,
-    OptunaSearch,
-    Trial,
-    space_of,
-    tune,
-    with_settings,
-)
+from fairmargin.sweep.search import OptunaSearch, Trial
+from fairmargin.sweep.tune import space_of, tune, with_settings
 
 SMALL = [
     "data.train=80",
@@ -44,7 +38,7 @@ def config(method="ce", *changes):
 
 
 class Ladder:
-    """A search without Optuna: learning rates 1e-4, 2e-4, … in a JSON file, which is all that a killed process leaves."""
+    """A search without Optuna: learning rates 1e-4, 2e-4, … kept in a JSON file."""
 
     def __init__(self, file, space, first, seed):
         self.file, self.first = file, first
@@ -88,7 +82,7 @@ class Unseen(dict):
 
 @dataclass
 class Runs:
-    """Stands for run(): validation accuracy and cost by learning rate; the test accuracy says the opposite."""
+    """Stands for run(): validation accuracy by learning rate; the test accuracy is the opposite."""
 
     valid: dict = field(default_factory=lambda: {1e-4: 0.5, 2e-4: 0.9, 3e-4: 0.7, 4e-4: 0.9})
     asked: list = field(default_factory=list)
@@ -119,11 +113,10 @@ class TestChoice:
     def test_is_by_the_last_epochs_validation_accuracy_and_never_looks_at_the_test_set(
         self, monkeypatch, tmp_path
     ):
-        """The test accuracies are in the result, reading any of them fails, and they would choose another trial."""
+        """Reading a test accuracy of the result fails, and it would choose another trial."""
         (found,) = search(monkeypatch, tmp_path, Runs())
-        assert (
-            found.best.number == 1
-        )  # 0.9, the earlier of two; by test accuracy it would be trial 0
+        # 0.9, the earlier of two; by test accuracy it would be trial 0.
+        assert found.best.number == 1
         assert found.best.value == 0.9
         assert [trial.value for trial in found.trials] == [0.5, 0.9, 0.7, 0.9]
 
@@ -216,9 +209,8 @@ class TestBudget:
             search(monkeypatch, tmp_path, Runs(), configs=[config("ce", "train.epochs=2")])
         with pytest.raises(ValueError, match="another configuration: seeds 0 → 0, 1"):
             search(monkeypatch, tmp_path, Runs(), seeds=(0, 1))
-        search(
-            monkeypatch, tmp_path, Runs(), configs=[config("ce", "train.log_steps=7")], trials=1
-        )  # changes nothing
+        # Changes nothing.
+        search(monkeypatch, tmp_path, Runs(), configs=[config("ce", "train.log_steps=7")], trials=1)
 
     def test_no_trials_and_several_processes_are_refused(self, monkeypatch, tmp_path):
         with pytest.raises(ValueError, match="trials must be at least 1"):
@@ -307,8 +299,15 @@ class TestResult:
 
 
 class TestSpaces:
-    def test_are_about_methods_that_exist(self):
-        assert SPACES.keys() <= METHODS.keys()
+    @pytest.mark.parametrize("method", sorted(METHODS))
+    def test_are_on_the_cards(self, method):
+        rate = {"optimizer.lr": Between(1e-4, 1e-2)}
+        assert list(space_of(method).items()) == list((rate | CARDS[method].space).items())
+
+    def test_leave_out_a_preparation_that_fills_the_run(self):
+        assert space_of("jtt", 4)["method.first_epochs"].values == (1, 2)
+        assert space_of("jtt", 1)["method.first_epochs"].values == (1, 2, 4)  # the run is refused
+        assert space_of("learned-mixin+h", 4)["method.pretrain_epochs"].values == (3, 1)
 
     @pytest.mark.parametrize("method", sorted(METHODS))
     def test_every_corner_is_a_configuration_and_every_method_has_the_learning_rate(self, method):

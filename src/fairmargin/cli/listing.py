@@ -10,14 +10,23 @@ from fairmargin.cli.errors import exit_on_user_error
 
 def list_names(
     what: Annotated[
-        str, typer.Argument(help="methods, datasets, networks, accuracies or classifiers.")
+        str,
+        typer.Argument(
+            help="What to list: methods, datasets, networks, accuracies or classifiers."
+        ),
     ] = "methods",
-    name: Annotated[str | None, typer.Argument(help="One of them, to see its options.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show the options of this method, dataset or network.")
+    ] = None,
 ) -> None:
-    """Show what there is: methods, datasets, networks, accuracies, classifiers; or the options of one of them."""
+    """List methods, datasets, networks, accuracies or classifiers, or the options of one.
+
+    Example: fairmargin list methods jtt
+    """
     from fairmargin.checks import check_choice
     from fairmargin.cli.catalog import CATALOGUES, options
 
     with exit_on_user_error():
         check_choice(what, "list", CATALOGUES)
-        Console().print(CATALOGUES[what]() if name is None else options(what, name))
+        table = CATALOGUES[what]() if name is None else options(what, name)
+        Console().print(table)

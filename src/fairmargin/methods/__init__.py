@@ -1,8 +1,10 @@
 """Methods by name.
 
-method = build_method("eps-supinfonce+fairkl", partial(build_encoder, "simple-conv-7"), data.info, epsilon=0.5)
+make_encoder = partial(build_encoder, "simple-conv-7")
+method = build_method("eps-supinfonce+fairkl", make_encoder, data.info, epsilon=0.5)
 
-To add one: a file with a `Method` and a builder `(make_encoder, info, *, options…) -> Method`, and an entry here.
+To add one, write a file with a `Method`, its card and a builder
+`(make_encoder, info, *, options…) -> Method`, and add an entry here and in `catalog.CARDS`.
 """
 
 from collections.abc import Callable
@@ -21,8 +23,8 @@ from fairmargin.methods.jtt import JTT
 from fairmargin.methods.learned_mixin import LearnedMixin
 from fairmargin.methods.lff import LfF
 from fairmargin.methods.lnl import LNL
-from fairmargin.methods.objective import OBJECTIVES
 from fairmargin.methods.rebias import ReBias
+from fairmargin.methods.row_builders import OBJECTIVES
 from fairmargin.methods.rubi import RUBi
 from fairmargin.methods.sin import SINProxy, build_sin
 
@@ -46,7 +48,14 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 
 def build_method(name: str, make_encoder: MakeEncoder, info: DataInfo, **options: Any) -> Method:
-    """The method `name` for a dataset with these facts; `options` are the builder's keywords."""
+    """Build the method called `name`.
+
+    Args:
+        name: an entry of METHODS, such as "jtt"; `fairmargin list methods` shows all.
+        make_encoder: makes a fresh encoder, each time it is called.
+        info: the facts about the dataset.
+        options: keywords of the method's builder; `fairmargin list methods NAME` explains them.
+    """
     check_choice(name, "method", METHODS)
     return METHODS[name](make_encoder, info, **options)
 

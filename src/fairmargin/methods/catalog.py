@@ -1,216 +1,115 @@
-"""Where each method comes from and what it asks for: the table of docs/methods.md."""
+"""The cards of all methods, and the table of docs/methods.md."""
 
+import inspect
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files
 
-from fairmargin.methods.objectives import ROWS
+from fairmargin.methods import (
+    METHODS,
+    blind_eye,
+    dfa,
+    dfr,
+    group_dro,
+    hex,
+    jtt,
+    learned_mixin,
+    lff,
+    lnl,
+    rebias,
+    rubi,
+    sin,
+)
+from fairmargin.methods.card import MethodCard, OptionCard
+from fairmargin.methods.row_builders import OBJECTIVE_CARDS
 
-# Of training relative to cross-entropy's, written by `python -m benchmarks.methods --write`.
+# Training time relative to cross-entropy's, written by `python -m benchmarks.methods --write`.
 COSTS: dict[str, float] = json.loads(
     (files("fairmargin.methods") / "costs.json").read_text("utf-8")
 )
 
 
-@dataclass(frozen=True)
-class Facts:
-    paper: str
-    venue: str
-    needs: str  # beside images and class labels: "nothing", "bias labels", "bias features", …
-    networks: str  # that are trained
-    file: str  # under src/fairmargin/methods
+def _with_costs(cards: Mapping[str, MethodCard]) -> dict[str, MethodCard]:
+    return {name: replace(card, cost=COSTS.get(name)) for name, card in cards.items()}
 
 
-BARBANO = "Barbano et al., Unbiased Supervised Contrastive Learning"
-HONG = "Hong & Yang, Unbiased Classification through Bias-Contrastive and Bias-Balanced Learning"
-IDRISSI = "Idrissi et al., Simple Data Balancing Achieves Competitive Worst-Group-Accuracy"
-CLARK = "Clark et al., Don't Take the Easy Way Out"
-ONE, TWO, BESIDE = "one", "two", "one, and a network that sees only the bias"
+CARDS: dict[str, MethodCard] = _with_costs(
+    {
+        **OBJECTIVE_CARDS,  # the rows of objectives.py, also with "+fairkl"
+        "lnl": lnl.CARD,
+        "blind-eye": blind_eye.CARD,
+        "group-dro": group_dro.CARD,
+        "dfr": dfr.CARD,
+        "jtt": jtt.CARD,
+        "lff": lff.CARD,
+        "dfa": dfa.CARD,
+        "sin": sin.CARD,
+        "sin-proxy": sin.PROXY_CARD,
+        "rebias": rebias.CARD,
+        "hex": hex.CARD,
+        "rubi": rubi.CARD,
+        "learned-mixin": learned_mixin.CARD,
+        "learned-mixin+h": learned_mixin.CARD_WITH_ENTROPY,
+    }
+)
 
-_FACTS = {
-    "ce": Facts("the usual", "–", "nothing", ONE, "objectives.py"),
-    "gce": Facts(
-        "Zhang & Sabuncu, Generalized Cross Entropy Loss",
-        "NeurIPS 2018",
-        "nothing",
-        ONE,
-        "objectives.py",
-    ),
-    "logit-adjusted": Facts(
-        "Menon et al., Long-Tail Learning via Logit Adjustment",
-        "ICLR 2021",
-        "nothing",
-        ONE,
-        "objectives.py",
-    ),
-    "class-reweighted": Facts("the usual", "–", "nothing", ONE, "objectives.py"),
-    "group-reweighted": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "objectives.py"),
-    "group-balanced": Facts(IDRISSI, "CLeaR 2022", "bias labels", ONE, "objectives.py"),
-    "biasbal": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "objectives.py"),
-    "end": Facts(
-        "Tartaglione et al., EnD: Entangling and Disentangling",
-        "CVPR 2021",
-        "bias labels",
-        ONE,
-        "objectives.py",
-    ),
-    "max-margin": Facts(
-        "Liu et al., Large-Margin Softmax Loss", "ICML 2016", "nothing", ONE, "objectives.py"
-    ),
-    "large-margin": Facts(
-        "Elsayed et al., Large Margin Deep Networks",
-        "NeurIPS 2018",
-        "nothing",
-        ONE,
-        "objectives.py",
-    ),
-    "supcon": Facts(
-        "Khosla et al., Supervised Contrastive Learning",
-        "NeurIPS 2020",
-        "nothing",
-        ONE,
-        "objectives.py",
-    ),
-    "supcon-in": Facts(
-        "Khosla et al., Supervised Contrastive Learning",
-        "NeurIPS 2020",
-        "nothing",
-        ONE,
-        "objectives.py",
-    ),
-    "simclr": Facts(
-        "Chen et al., A Simple Framework for Contrastive Learning",
-        "ICML 2020",
-        "two views",
-        ONE,
-        "objectives.py",
-    ),
-    "eps-infonce": Facts(BARBANO, "ICLR 2023", "two views", ONE, "objectives.py"),
-    "infol1o": Facts(BARBANO, "ICLR 2023", "two views", ONE, "objectives.py"),
-    "eps-supcon": Facts(BARBANO, "ICLR 2023", "nothing", ONE, "objectives.py"),
-    "eps-supinfonce": Facts(BARBANO, "ICLR 2023", "nothing", ONE, "objectives.py"),
-    "biascon": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "objectives.py"),
-    "biascon+ce": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "objectives.py"),
-    "biascon+biasbal": Facts(HONG, "NeurIPS 2021", "bias labels", ONE, "objectives.py"),
-    "softcon": Facts(HONG, "NeurIPS 2021", "bias features", ONE, "objectives.py"),
-    "lnl": Facts(
-        "Kim et al., Learning Not to Learn",
-        "CVPR 2019",
-        "bias labels",
-        "one, and a bias predictor",
-        "lnl.py",
-    ),
-    "blind-eye": Facts(
-        "Alvi et al., Turning a Blind Eye",
-        "ECCV Workshops 2018",
-        "bias labels",
-        "one, and a bias classifier",
-        "blind_eye.py",
-    ),
-    "group-dro": Facts(
-        "Sagawa et al., Distributionally Robust Neural Networks",
-        "ICLR 2020",
-        "bias labels",
-        ONE,
-        "group_dro.py",
-    ),
-    "dfr": Facts(
-        "Kirichenko et al., Last Layer Re-Training Is Sufficient",
-        "ICLR 2023",
-        "validation bias labels",
-        ONE,
-        "dfr.py",
-    ),
-    "jtt": Facts(
-        "Liu et al., Just Train Twice", "ICML 2021", "nothing", "two, one after the other", "jtt.py"
-    ),
-    "lff": Facts("Nam et al., Learning from Failure", "NeurIPS 2020", "nothing", TWO, "lff.py"),
-    "dfa": Facts(
-        "Lee et al., Learning Debiased Representation via Disentangled Feature Augmentation",
-        "NeurIPS 2021",
-        "nothing",
-        TWO,
-        "dfa.py",
-    ),
-    "sin": Facts(
-        "Geirhos et al., ImageNet-Trained CNNs Are Biased towards Texture",
-        "ICLR 2019",
-        "stylised images",
-        ONE,
-        "sin.py",
-    ),
-    "sin-proxy": Facts("ours, after Geirhos et al.", "–", "nothing", ONE, "sin.py"),
-    "rebias": Facts(
-        "Bahng et al., Learning De-biased Representations",
-        "ICML 2020",
-        "nothing",
-        BESIDE,
-        "rebias.py",
-    ),
-    "hex": Facts(
-        "Wang et al., Learning Robust Representations by Projecting Superficial Statistics Out",
-        "ICLR 2019",
-        "nothing",
-        "one, and a texture branch",
-        "hex.py",
-    ),
-    "rubi": Facts(
-        "Cadene et al., RUBi: Reducing Unimodal Biases",
-        "NeurIPS 2019",
-        "nothing",
-        BESIDE,
-        "rubi.py",
-    ),
-    "learned-mixin": Facts(CLARK, "EMNLP 2019", "nothing", BESIDE, "learned_mixin.py"),
-    "learned-mixin+h": Facts(CLARK, "EMNLP 2019", "nothing", BESIDE, "learned_mixin.py"),
-}
 
-FACTS: dict[str, Facts] = _FACTS | {
-    f"{name}+fairkl": replace(
-        _FACTS[name], paper=BARBANO, venue="ICLR 2023", needs="bias labels or features"
-    )
-    for name, row in ROWS.items()
-    if not row.needs and name in _FACTS
-}
-UNKNOWN = Facts("–", "–", "–", "–", "–")  # of a method that was added without
+def card_of(name: str) -> MethodCard:
+    """Return the card of a method; an empty one, titled `name`, if it was added without."""
+    return CARDS.get(name) or MethodCard(name, "–", "–", "–", "–", "–")
+
+
+def mismatches() -> list[str]:
+    """Name every option without a meaning, and every meaning without an option.
+
+    Returns:
+        Sentences such as "jtt: the card says nothing about up_weight"; empty if all is well.
+    """
+    found = []
+    for name, card in CARDS.items():
+        parameters = inspect.signature(METHODS[name]).parameters.values()
+        # `lambda_`, which Python wants, is `lambda` in a configuration.
+        options = {
+            p.name.removesuffix("_") for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+        said = {option for option, what in card.options.items() if what.meaning}
+        found += [f"{name}: the card says nothing about {o}" for o in sorted(options - said)]
+        found += [f"{name}: has no option {o}" for o in sorted(card.options.keys() - options)]
+    return found
+
+
+def titles() -> dict[str, str]:
+    """Return the display name of each part of a method's name, for titles.json.
+
+    "eps-supinfonce+fairkl" is "ε-SupInfoNCE + FairKL": the parts are joined by a plus in both.
+    """
+    found: dict[str, str] = {}
+    for name, card in CARDS.items():
+        found |= dict(zip(name.split("+"), card.title.split(" + "), strict=True))
+    return found
 
 
 def table() -> str:
-    """In Markdown; "+fairkl" has one line for all rows that can take it."""
+    """Return the cards as a Markdown table, with one line for all rows with "+fairkl"."""
     lines = [["method", "paper", "venue", "needs", "networks", "cost", "file"], ["---"] * 7]
-    for name, x in _FACTS.items():
-        lines.append(
-            [
-                f"[`{name}`](#{anchor(name)})",
-                x.paper,
-                x.venue,
-                x.needs,
-                x.networks,
-                cost(name),
-                f"`{x.file}`",
-            ]
-        )
-    twins = FACTS["ce+fairkl"]
-    more = f"{cost('ce+fairkl')} with `ce`"
-    lines.append(
-        [
-            "[`…+fairkl`](#fairkl)",
-            twins.paper,
-            twins.venue,
-            twins.needs,
-            ONE,
-            more,
-            "`objective.py`",
-        ]
-    )
+    for name, card in CARDS.items():
+        if not name.endswith("+fairkl"):
+            lines.append(_cells(f"[`{name}`](#{anchor(name)})", card))
+    fairkl = replace(CARDS["ce+fairkl"], file="objective.py")
+    *cells, cost, file = _cells("[`…+fairkl`](#fairkl)", fairkl)
+    lines.append([*cells, f"{cost} with `ce`", file])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def cost(name: str) -> str:
-    """Times cross-entropy's; not measured of methods that do not suit biased-mnist-mini as it is."""
-    return f"{COSTS[name]:.1f}×" if name in COSTS else "–"
+def _cells(name: str, card: MethodCard) -> list[str]:
+    facts = [card.paper, card.venue, card.needs, card.networks, card.cost_text]
+    return [name, *facts, f"`{card.file}`"]
 
 
 def anchor(name: str) -> str:
-    """As headings are linked to: "### biascon+ce" is #biasconce."""
+    """Return the anchor of a heading: "### biascon+ce" is #biasconce."""
     return name.replace("+", "")
+
+
+__all__ = ["CARDS", "COSTS", "MethodCard", "OptionCard", "anchor", "card_of", "mismatches", "table"]

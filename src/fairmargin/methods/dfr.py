@@ -1,20 +1,22 @@
-"""Deep Feature Reweighting, DFR (Kirichenko, Izmailov & Wilson, ICLR 2023): keep the features, retrain the last layer.
+"""DFR, Deep Feature Reweighting (Kirichenko, Izmailov & Wilson, ICLR 2023): refit the last layer.
 
     while training:   mean CE(C(f(x)), y)
     at the end, on held-out samples with as many of every (class, bias) group as the smallest has:
-        W, c = argmin  mean CE(W h + c, y) + ‖W‖₁/(n·C)      h = f(x), each feature with mean 0 and deviation 1
-    averaged over several such draws; C is the one of CHOICES with the best worst group on samples not fitted to
+        W, c = argmin  mean CE(W h + c, y) + ‖W‖₁/(n·C)
+        h = f(x), each feature with mean 0 and deviation 1
+    averaged over several such draws; C is the one of CHOICES with the best worst group on samples
+    not fitted to
 
 source="valid" is the paper's DFR^Val, whose validation set needs bias labels; "train" is DFR^Tr.
-Note: the run's own numbers on the validation set, after the end, are then those of samples that were fitted to.
+Note: with "valid", the run's own numbers on the validation set, after the end, are those of samples
+that were fitted to.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Literal, get_args
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.optimize import Bounds, minimize
 from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
@@ -30,98 +32,81 @@ from fairmargin.methods.base import (
     first_view,
     require_bias,
 )
+from fairmargin.methods.card import (
+    ABOVE_ZERO,
+    FROM_ONE,
+    MethodCard,
+    OneOf,
+    OptionCard,
+    ValidationFit,
+)
+from fairmargin.methods.last_layer import Fit, balanced, fit_l1
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import from_first_rank, gather
 from fairmargin.vectors import full_precision
 
-CHOICES = (
-    1.0,
-    0.7,
-    0.3,
-    0.1,
-    0.07,
-    0.03,
-    0.01,
-)  # of C, in the released code's order: the first of equals is taken
+# Values of C, in the released code's order: the first of equals is taken.
+CHOICES = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
 
-Fit = tuple[
-    Tensor, Tensor
-]  # W [classes, D] and c [classes], double; c = −inf for classes without samples
+Source = Literal["valid", "train"]
+Penalty = Literal["l1", "l2"]
 
 
-def balanced(groups: Tensor, generator: torch.Generator) -> Tensor:
-    """Positions of a random subset in which every group that occurs has as many samples as the smallest."""
-    _, group, sizes = groups.unique(return_inverse=True, return_counts=True)
-    order = torch.randperm(len(groups), generator=generator)
-    order = order[group[order].argsort(stable=True)]  # group after group, shuffled inside
-    rank = torch.arange(len(groups)) - (sizes.cumsum(0) - sizes)[group[order]]
-    return order[rank < sizes.min()]
-
-
-def fit_l1(x: Tensor, y: Tensor, classes: int, strength: float) -> Fit:
-    """argmin over W, c of mean CE(W x + c, y) + strength·‖W‖₁. W = U − V with U, V ≥ 0 makes the penalty smooth.
-
-    Note: c is free; liblinear, which the released code uses, penalises it too.
-    """
-    (n, d), (present, target) = x.shape, y.unique(return_inverse=True)
-    k = len(present)
-    truth = F.one_hot(target, k).double()
-
-    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        both = torch.from_numpy(flat[: 2 * k * d]).view(2, k, d)
-        log_p = (x @ (both[0] - both[1]).T + torch.from_numpy(flat[2 * k * d :])).log_softmax(1)
-        residual = (log_p.exp() - truth) / n
-        slope = residual.T @ x
-        gradient = torch.cat(
-            [(strength + slope).flatten(), (strength - slope).flatten(), residual.sum(0)]
-        )
-        return float(strength * both.sum() - (log_p * truth).sum() / n), gradient.numpy()
-
-    lower = np.concatenate([np.zeros(2 * k * d), np.full(k, -np.inf)])
-    options = {"gtol": 1e-7, "ftol": 0, "maxiter": 2000, "maxfun": 20_000, "maxcor": 30}
-    start = np.zeros(len(lower))
-    result = minimize(
-        objective, start, jac=True, method="L-BFGS-B", bounds=Bounds(lower, np.inf), options=options
-    )
-    u, v = torch.from_numpy(result.x[: 2 * k * d]).view(2, k, d)
-    weight, intercept = x.new_zeros(classes, d), x.new_full((classes,), -torch.inf)
-    weight[present], intercept[present] = u - v, torch.from_numpy(result.x[2 * k * d :])
-    return weight, intercept
+CARD = MethodCard(
+    "DFR",
+    "Kirichenko et al., Last Layer Re-Training Is Sufficient",
+    "ICLR 2023",
+    "validation bias labels",
+    file="dfr.py",
+    options={
+        "source": OptionCard("samples that the last layer is fitted to"),
+        "penalty": OptionCard("‖W‖₁/(n·C), or ‖W‖²/(2n·C)", search=OneOf(get_args(Penalty))),
+        "inverse_strength": OptionCard("C; none: chosen on validation samples", ABOVE_ZERO),
+        "draws": OptionCard(
+            "group-balanced draws that are averaged; the released code takes 10 for source train",
+            FROM_ONE,
+        ),
+    },
+    validation_fit=ValidationFit("source", "valid", 'choose method.source="train"'),
+)
 
 
 class DFR(Method):
-    """The run's network with a linear classifier, and another that replaces it once the training has ended."""
+    """The run's network with a linear classifier, which another replaces after the training.
 
-    weight: Tensor  # of the retrained layer
+    Args:
+        source: samples that the last layer is fitted to.
+        penalty: "l1", or "l2" for ‖W‖²/(2n·C).
+        inverse_strength: C, chosen by validation if None.
+        draws: as in the released code, which takes 10 with source="train".
+    """
+
+    # The retrained layer, and whether it is in use.
+    weight: Tensor
     intercept: Tensor
-    retrained: Tensor  # whether they count
+    retrained: Tensor
 
     def __init__(
         self,
         make_encoder: MakeEncoder,
         info: DataInfo,
         *,
-        source: str = "valid",
-        penalty: str = "l1",
+        source: Source = "valid",
+        penalty: Penalty = "l1",
         inverse_strength: float | None = None,
         draws: int = 20,
     ) -> None:
-        """`inverse_strength` is C, chosen by validation if None. `penalty` "l2": ‖W‖²/(2n·C). `draws` as in the released
-        code, which takes 10 with source="train"."""
         super().__init__()
         require_bias("dfr", info, instead="jtt")
-        check_choice(source, "source", ("valid", "train"))
-        check_choice(penalty, "penalty", ("l1", "l2"))
+        check_choice(source, "source", get_args(Source))
+        check_choice(penalty, "penalty", get_args(Penalty))
         if draws < 1 or (inverse_strength is not None and inverse_strength <= 0):
             raise ValueError(
-                f"draws must be at least 1 and inverse_strength above 0; got {draws} and {inverse_strength}"
+                f"draws must be at least 1 and inverse_strength above 0; got {draws} and "
+                f"{inverse_strength}"
             )
-        self.source, self.penalty, self.inverse_strength, self.draws = (
-            source,
-            penalty,
-            inverse_strength,
-            draws,
-        )
+        self.source, self.penalty = source, penalty
+        self.inverse_strength, self.draws = inverse_strength, draws
         self.class_names, self.biases = info.class_names, info.num_biases
         self.encoder = make_encoder()
         self.classifier = linear_classifier(self.encoder.dim, info.num_classes)
@@ -133,7 +118,9 @@ class DFR(Method):
         return {"main": [*self.encoder.parameters(), *self.classifier.parameters()]}
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
-        self.retrained.fill_(False)  # for other features
+        """Train with cross-entropy."""
+        # A retrained layer belongs to the features it was fitted to, which now change.
+        self.retrained.fill_(False)
         h, y = gather(self.encoder(first_view(batch.images)), batch.labels)
         loss = F.cross_entropy(full_precision(self.classifier(h)), y)
         self.terms = {"cross-entropy": loss.detach()}
@@ -143,73 +130,75 @@ class DFR(Method):
         return FinalStage(at_end=True)
 
     def start_epoch(self, epoch: int, sweep: Sweep) -> None:
+        """Check before the training that the validation samples suffice."""
         if epoch or (self.source == "train" and self.inverse_strength is not None):
             return
-        # Better said now than after the training.
-        seen = {
-            int(y)
-            for batch in sweep("valid")
-            if batch.bias is not None
-            for y in batch.labels[batch.bias >= 0]
-        }
-        if missing := [name for y, name in enumerate(self.class_names) if y not in seen]:
+        # Refuse now rather than after the training.
+        seen: set[int] = set()
+        for batch in sweep("valid"):
+            if batch.bias is not None:
+                seen.update(batch.labels[batch.bias >= 0].tolist())
+        missing = [name for y, name in enumerate(self.class_names) if y not in seen]
+        if missing:
             raise Unsuited(
-                f"dfr with source={self.source!r} looks at validation samples of known bias and there are none of class "
-                f"{', '.join(missing)}; hold out more (data.valid_fraction), or set method.source=train and "
-                "method.inverse_strength"
+                f"dfr with source={self.source!r} looks at validation samples of known bias and "
+                f"there are none of class {', '.join(missing)}; hold out more "
+                "(data.valid_fraction), or set method.source=train and method.inverse_strength"
             )
 
     def finish(self, sweep: Sweep) -> None:
+        """Refit the last layer."""
         x, y, group = self._see(sweep(self.source))
-        # Note: the released code takes these two from the training set also when it fits to validation samples.
+        # Note: the released code takes these two from the training set also when it fits to
+        # validation samples.
         mean, deviation = x.mean(0), x.std(0, correction=0)
-        scale = torch.where(
-            deviation > 1e-6 * mean.abs(), 1 / deviation, 0
-        )  # constant features are left out
+        # Constant features are left out.
+        scale = torch.where(deviation > 1e-6 * mean.abs(), 1 / deviation, 0)
         x = (x - mean) * scale
         strength = self.inverse_strength
         if strength is None and self.source == "train":
             held, *rest = self._see(sweep("valid"))
             strength = self._chosen((x, y, group), ((held - mean) * scale, *rest))
         elif strength is None:
-            one, other = torch.randperm(
-                len(x), generator=torch.Generator().manual_seed(self.draws)
-            ).tensor_split(2)
-            strength = self._chosen(
-                (x[one], y[one], group[one]), (x[other], y[other], group[other])
-            )
+            generator = torch.Generator().manual_seed(self.draws)
+            one, other = torch.randperm(len(x), generator=generator).tensor_split(2)
+            fitted = (x[one], y[one], group[one])
+            strength = self._chosen(fitted, (x[other], y[other], group[other]))
         fits = [self._fit(x, y, group, strength, draw) for draw in range(self.draws)]
         weight = torch.stack([w for w, _ in fits]).mean(0) * scale
         intercept = torch.stack([c for _, c in fits]).mean(0) - weight @ mean
-        weight, intercept = from_first_rank(
-            (weight, intercept)
-        )  # one layer for all, should devices round differently
+        # One layer for all ranks, in case their devices round differently.
+        weight, intercept = from_first_rank((weight, intercept))
         self.weight.copy_(weight)
         self.intercept.copy_(intercept)
         self.retrained.fill_(True)
 
     def _see(self, batches: Iterable[Batch]) -> tuple[Tensor, Tensor, Tensor]:
-        """(h, y, group) of the samples of known bias, on the CPU."""
+        """Return (h, y, group) of the samples of known bias, on the CPU."""
         parts = []
         self.eval()
         with torch.no_grad():
             for batch in batches:
-                if batch.bias is not None and (known := batch.bias >= 0).any():
-                    y, b = batch.labels[known], batch.bias[known]
-                    h = self.encoder(batch.images[known])
-                    parts.append([t.cpu() for t in (h, y, y * self.biases + b)])
+                if batch.bias is None or not (batch.bias >= 0).any():
+                    continue
+                known = batch.bias >= 0
+                y, b = batch.labels[known], batch.bias[known]
+                h = self.encoder(batch.images[known])
+                parts.append([t.cpu() for t in (h, y, y * self.biases + b)])
         h, y, group = map(torch.cat, zip(*parts, strict=True))
         return h.double(), y, group
 
     def _fit(self, x: Tensor, y: Tensor, group: Tensor, inverse_strength: float, draw: int) -> Fit:
         chosen = balanced(group, torch.Generator().manual_seed(draw))
-        x, y, strength = x[chosen], y[chosen], 1 / (len(chosen) * inverse_strength)
+        x, y = x[chosen], y[chosen]
+        strength = 1 / (len(chosen) * inverse_strength)
         if self.penalty == "l1":
             return fit_l1(x, y, len(self.class_names), strength)
         probe = fit_probe(x, y, len(self.class_names), l2=strength, standardise=False)
         return probe.weight, probe.intercept
 
     def _chosen(self, fitted: tuple[Tensor, Tensor, Tensor], judged: tuple[Tensor, ...]) -> float:
+        """Return the C whose layer, fitted to `fitted`, has the best worst group on `judged`."""
         x, y, group = judged
 
         def worst_group(inverse_strength: float) -> float:
@@ -220,5 +209,11 @@ class DFR(Method):
         return max(CHOICES, key=worst_group)
 
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and the logits of the refitted layer, once there is one."""
         h = self.encoder(images)
-        return h, F.linear(h, self.weight, self.intercept) if self.retrained else self.classifier(h)
+        if self.retrained:
+            return h, F.linear(h, self.weight, self.intercept)
+        return h, self.classifier(h)
+
+
+__all__ = ["CARD", "CHOICES", "DFR", "balanced", "fit_l1"]

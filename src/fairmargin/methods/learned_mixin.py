@@ -1,13 +1,16 @@
-"""LearnedMixin (Clark, Yatskar & Zettlemoyer, EMNLP 2019): a product of experts with a frozen model of the bias.
+"""LearnedMixin (Clark, Yatskar & Zettlemoyer, EMNLP 2019): a product with a frozen bias model.
 
     first   g minimises  CE(g, y), for some epochs, and is frozen
-    then    f, u, c minimise  CE(log p_f + t·log p_g, y) + w·H(softmax(t·log p_g)),   t = softplus(uᵀh + c)
+    then    f, u, c minimise  CE(log p_f + t·log p_g, y) + w·H(softmax(t·log p_g)),
+            t = softplus(uᵀh + c)
 
-t is how far g is trusted on this image; what g explains, f need not learn. Nothing but cross-entropy keeps t from 0, where
-f would be on its own: "+h" adds the entropy H, w > 0, which asks for a g that decides. At test time f answers alone.
+t is how far g is trusted on this image; what g explains, f need not learn. Nothing but
+cross-entropy keeps t from 0, where f would be on its own. "+h" adds the entropy H, w > 0, which
+asks for a g that decides. At test time f answers alone.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +18,57 @@ from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, Sweep, first_view
+from fairmargin.methods.card import (
+    BIAS_NETWORK,
+    FROM_ZERO,
+    ONE_AND_BIAS_NETWORK,
+    Between,
+    MethodCard,
+    OneOf,
+    OptionCard,
+)
 from fairmargin.networks import build_bias_encoder, linear_classifier
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import full_precision
 
+ENTROPY_WEIGHT = OptionCard("w, the weight of the entropy H", FROM_ZERO)
+CARD = MethodCard(
+    "Learned-Mixin",
+    "Clark et al., Don't Take the Easy Way Out",
+    "EMNLP 2019",
+    networks=ONE_AND_BIAS_NETWORK,
+    file="learned_mixin.py",
+    options={
+        "bias_network": BIAS_NETWORK,
+        "pretrain_epochs": OptionCard(
+            "first epochs, in which g learns and f waits; 0: g learns along with f",
+            FROM_ZERO,
+            OneOf((5, 3, 1), epochs=True),
+        ),
+        "entropy_weight": ENTROPY_WEIGHT,
+    },
+)
+CARD_WITH_ENTROPY = replace(
+    CARD,
+    title="Learned-Mixin + H",
+    options={
+        **CARD.options,
+        "entropy_weight": replace(ENTROPY_WEIGHT, search=Between(0.005, 2)),
+    },
+)
+
 
 class LearnedMixin(Method):
-    """f is the run's network, which waits for the first `pretrain_epochs` epochs of the run; g is `bias_network`.
+    """f is the run's network, which waits while g, `bias_network`, learns in the first epochs.
 
-    Note: the vision port in clovaai/rebias never trains u and c. That it takes logits of g for log p_g changes nothing: they
-    differ by a constant for each sample, which both softmaxes ignore.
+    Note: the vision port in clovaai/rebias never trains u and c. That it takes logits of g for
+    log p_g changes nothing: they differ by a constant for each sample, which both softmaxes ignore.
+
+    Args:
+        bias_network: name of g's encoder.
+        entropy_weight: w.
+        pretrain_epochs: first epochs of the run, in which only g learns. With 0 there is no trained
+            g to freeze, so g learns along with f.
     """
 
     optimizers = {"bias": {"schedule": "constant", "warmup_epochs": 0.0}}  # noqa: RUF012
@@ -39,7 +83,6 @@ class LearnedMixin(Method):
         entropy_weight: float = 0.0,
         pretrain_epochs: int = 5,
     ) -> None:
-        """`pretrain_epochs=0`: there is no trained g to freeze, so g learns along with f."""
         super().__init__()
         self.entropy_weight, self.pretrain_epochs = entropy_weight, pretrain_epochs
         self.encoder = make_encoder()
@@ -50,6 +93,7 @@ class LearnedMixin(Method):
         self.register_buffer("pretraining", torch.tensor(pretrain_epochs > 0))
 
     def players(self) -> dict[str, list[nn.Parameter]]:
+        """Return "bias", which is g, and "main": f, u and c."""
         return {
             "bias": [*self.bias_encoder.parameters(), *self.bias_classifier.parameters()],
             "main": [
@@ -60,6 +104,7 @@ class LearnedMixin(Method):
         }
 
     def plan(self, run: RunLength) -> FinalStage:
+        """Begin the final stage when f starts to learn."""
         return FinalStage(
             epochs=self.pretrain_epochs, option=f"pretrain_epochs={self.pretrain_epochs}"
         )
@@ -68,13 +113,16 @@ class LearnedMixin(Method):
         self.pretraining.fill_(epoch < self.pretrain_epochs)
 
     def finish(self, sweep: Sweep) -> None:
+        """Refuse a run in which f never learned."""
         if self.pretraining:
             raise ValueError(
-                f"all epochs went into the bias network, which is trained for method.pretrain_epochs={self.pretrain_epochs} "
-                "epochs before the main network starts; raise train.epochs above it, or lower it"
+                "all epochs went into the bias network, which is trained for "
+                f"method.pretrain_epochs={self.pretrain_epochs} epochs before the main network "
+                "starts; raise train.epochs above it, or lower it"
             )
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
+        """Train g in the first epochs, then f."""
         x = first_view(batch.images)
         self.terms = {}
         if self.pretraining or self.pretrain_epochs == 0:
@@ -86,9 +134,8 @@ class LearnedMixin(Method):
             return
         h, f = self.inspect(x)
         with torch.no_grad():
-            g = self._biased(
-                x
-            )  # frozen are its weights; batch norms see the batch, as they did when it learned
+            # Its weights are frozen; its batch norms see the batch, as they did when it learned.
+            g = self._biased(x)
         h, f, g, y = gather(h, f, g, batch.labels)
         t = F.softplus(full_precision(self.trust(h)))  # [N, 1]
         main, entropy = mixed_losses(full_precision(f), t, F.log_softmax(g, 1), y)
@@ -106,7 +153,14 @@ class LearnedMixin(Method):
 def mixed_losses(
     logits: Tensor, trust: Tensor, log_bias: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """CE(log p_f + t·log p_g, y) and H(softmax(t·log p_g)); `trust` is t [N, 1], `log_bias` log p_g [N, K]."""
+    """Return CE(log p_f + t·log p_g, y) and H(softmax(t·log p_g)).
+
+    Args:
+        logits: of f [N, K].
+        trust: t [N, 1].
+        log_bias: log p_g [N, K].
+        labels: y [N].
+    """
     trusted = trust * log_bias
     log_q = F.log_softmax(trusted, 1)
     entropy = -(log_q.exp() * log_q).sum(1).mean()

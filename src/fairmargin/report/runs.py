@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,42 +22,10 @@ CLASSIFIERS = {
     "knn": "nearest neighbours",
     "linear": "linear evaluation",
 }
-METHOD_NAMES = {
-    "ce": "Cross-entropy",
-    "gce": "GCE",
-    "logit-adjusted": "Logit adjustment",
-    "class-reweighted": "Class weights",
-    "group-reweighted": "Group weights",
-    "group-balanced": "Group-balanced batches",
-    "max-margin": "Max-Margin",
-    "large-margin": "Large-Margin",
-    "supcon": "SupCon",
-    "supcon-in": "SupCon (in)",
-    "simclr": "SimCLR",
-    "eps-infonce": "ε-InfoNCE",
-    "infol1o": "InfoL1O",
-    "eps-supinfonce": "ε-SupInfoNCE",
-    "eps-supcon": "ε-SupCon",
-    "fairkl": "FairKL",
-    "end": "EnD",
-    "biascon": "BiasCon",
-    "biasbal": "BiasBal",
-    "softcon": "SoftCon",
-    "group-dro": "Group DRO",
-    "lnl": "LNL",
-    "lff": "LfF",
-    "dfa": "DFA",
-    "rebias": "ReBias",
-    "hex": "HEX",
-    "rubi": "RUBi",
-    "learned-mixin": "Learned-Mixin",
-    "h": "H",
-    "blind-eye": "BlindEye",
-    "jtt": "JTT",
-    "dfr": "DFR",
-    "sin": "SIN",
-    "sin-proxy": "SIN proxy",
-}
+# Display name of each part of a method's name, written from the methods' cards.
+METHOD_NAMES: dict[str, str] = json.loads(
+    (files("fairmargin") / "methods" / "titles.json").read_text("utf-8")
+)
 COLOURS = 8  # and so many methods at most have charts of their own; of more, some are chosen:
 BEST, REST = 4, 6  # the best of them, a baseline and the worst; the colour of all the others
 BASELINE = "ce"

@@ -253,7 +253,8 @@ class Journal:
         t, now = self.training, self.now
         now.epoch, now.step = t.loader.epoch, t.step
         now.terms = {name: float(value) for name, value in t.method.terms.items()}
-        now.pairs = None if t.method.pairs is None else t.method.pairs.tolist()
+        counts = {name: values.tolist() for name, values in t.method.counts.items()}
+        now.pairs = counts.get("pairs")
         if log or not now.rate:
             now.rate = self.images_since / max(time.monotonic() - self.logged, 1e-9)
         if log:
@@ -266,7 +267,7 @@ class Journal:
                     "lr": dict(t.rates),
                     "terms": dict(now.terms),
                 }
-                | ({"pairs": now.pairs} if now.pairs is not None else {})
+                | counts
                 | {"seconds": round(self.seconds(), 3), "images_per_second": round(now.rate, 1)}
             )
             if self.board is not None:
