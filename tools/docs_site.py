@@ -129,7 +129,7 @@ class Found(NamedTuple):
 
 
 def reference(module: str, *, alone: bool) -> list[str]:
-    """The Markdown lines about one module of the package.
+    """Write the Markdown lines about one module of the package.
 
     Args:
         module: its name without "fairmargin.".
@@ -186,7 +186,7 @@ def _public(tree: ast.Module, file: Path) -> Iterator[Found]:
 
 
 def _definitions(tree: ast.Module) -> dict[str, Definition]:
-    """The functions and classes of a module by name; of an overloaded one the last, the real one."""
+    """Return the functions and classes of a module by name; of overloads the last, the real one."""
     return {node.name: node for node in tree.body if isinstance(node, Definition)}
 
 
@@ -206,7 +206,7 @@ def _entry(found: Found, level: int, title: str) -> list[str]:
 
 
 def signature(node: Definition) -> str:
-    """The signature of a function, or of a class's `__init__`, on one line or one for each argument."""
+    """Return the signature of a function or of a class, on one line or one for each argument."""
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(ast.unparse(base) for base in node.bases)
         makers = [item for item in node.body if isinstance(item, Function)]
@@ -260,7 +260,7 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def docstring(text: str) -> list[str]:
-    """The Markdown lines of a docstring: Google sections become lists, indented text stays code."""
+    """Write a docstring as Markdown: Google sections become lists, indented text stays code."""
     lines: list[str] = []
     in_arguments = False
     for line in text.splitlines():
