@@ -3,20 +3,22 @@
 #   make test    set up and run ruff, mypy and pytest
 # Both build .venv the first time (exact versions: constraints.txt) and reuse it afterwards.
 
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
+PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo $$p; break; }; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 OUT ?= demo
 
-.PHONY: help demo test quick lint types bench figures clean
+.PHONY: help demo test quick lint types bench figures docs house clean
 help:
 	@echo "make demo     set up and run the demonstration, a few minutes (writes $(OUT)/report.html)"
 	@echo "make test     set up and run ruff, mypy and every test"
 	@echo "make quick    the inner loop: tests not marked slow"
 	@echo "make bench    the loss benchmarks of docs/performance.md"
 	@echo "make figures  redraw the pictures of docs/"
+	@echo "make docs     build the documentation site into build/site"
+	@echo "make house    measure the package: modules, names, docstrings, long lines"
 	@echo "make clean    remove .venv and caches"
 
 $(BIN)/python:
@@ -37,6 +39,12 @@ $(BIN)/python:
 .venv/.bench: .venv/.dev
 	@echo "== installing what the benchmarks compare with"
 	@$(PIP) --editable ".[dev,bench]"
+	@touch $@
+
+# The site's tools alone: its reference is made from the source, so PyTorch is not needed.
+.venv/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "== installing what builds the site"
+	@$(PIP) zensical
 	@touch $@
 
 demo: .venv/.runtime
@@ -64,6 +72,14 @@ bench: .venv/.bench
 figures: .venv/.runtime
 	@$(BIN)/python docs/make_figures.py
 
+docs: .venv/.docs
+	@$(BIN)/python tools/docs_site.py
+	@$(BIN)/zensical build --strict
+	@echo "open build/site/index.html"
+
+house: | $(BIN)/python
+	@$(BIN)/python tools/house.py
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build demo
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build demo
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
