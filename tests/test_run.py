@@ -392,7 +392,7 @@ def interrupted(out, *changes, steps=(7, 20), **options):
     class Stop(Exception):
         pass
 
-    original = recorder.Journal.after_step
+    original = recorder.Recorder.after_step
 
     def after_step(self, batch):
         original(self, batch)
@@ -401,12 +401,12 @@ def interrupted(out, *changes, steps=(7, 20), **options):
         if self.training.step == max(steps):
             raise Stop
 
-    recorder.Journal.after_step = after_step
+    recorder.Recorder.after_step = after_step
     try:
         with pytest.raises(Stop):
             silently(*changes, out=out, **options)
     finally:
-        recorder.Journal.after_step = original
+        recorder.Recorder.after_step = original
     assert checkpoint_steps(out) == sorted(steps)
 
 
