@@ -238,7 +238,7 @@ class TestReading:
         (tmp_path / "project" / "config.toml").write_text("")
         assert not is_run(tmp_path / "project")  # somebody's configuration
         assert not is_run(tmp_path / "nowhere")
-        with pytest.raises(RunError, match="is not a run folder: it has a config.toml, but neither"):
+        with pytest.raises(RunError, match=r"is not a run folder: it has a config\.toml, but"):
             RunRecord.read(tmp_path / "project")
 
     def test_damaged_files_are_named(self, tmp_path):

@@ -7,7 +7,9 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from fairmargin.report.figures import WIDTH, heat_step, number, picture, short, svg, ticks
+from fairmargin.report.colours import heat_step
+from fairmargin.report.pictures import picture
+from fairmargin.report.svg import WIDTH, number, short, svg, ticks
 
 ROW = 19.0  # height of a class
 SHADES = 6  # levels of a channel, for bars of colours

@@ -13,6 +13,7 @@ from fairmargin.audit.slices import SMALLEST
 from fairmargin.evaluate.accuracy import LEAST, aligned_cells
 from fairmargin.evaluate.similarity import SETS
 from fairmargin.report import figures
+from fairmargin.report.pictures import picture
 
 SHOWN = 8  # pictures of a slice
 STRIPS = 6  # slices that are shown in pictures
@@ -445,7 +446,7 @@ def _strip(
         pixelated = Markup(' class="pixelated"') if max(image.shape[1:]) < TINY else ""
         mark = "✓" if answer == label else "✗"
         items.append(
-            item.format(figures.picture(image), position, names[label], pixelated, f"{said} {mark}")
+            item.format(picture(image), position, names[label], pixelated, f"{said} {mark}")
         )
     if not items:
         return None
