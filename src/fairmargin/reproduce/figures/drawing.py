@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from fairmargin.report.runs import read_run
 from fairmargin.reproduce import budgets
 from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.figures import measured
@@ -39,7 +38,7 @@ def _histograms(folder: Path, out: Path, budget: str, say: Say) -> Drawn:
         if records := [
             record for record in runs_as_planned(cell, out, budget, say) if record.finished
         ]:
-            runs[cell.method, cell.settings["method.epsilon"]] = read_run(records[0].path)
+            runs[cell.method, cell.settings["method.epsilon"]] = records[0]
     return measured.figure_5(runs, folder, budget=_caption("figure5", budget, 1))
 
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fairmargin.checks import check_choice
-from fairmargin.report.runs import Run, method_name
+from fairmargin.report.runs import method_name
 from fairmargin.reproduce.figures.picture import (
     FAINT,
     INK,
@@ -27,6 +27,7 @@ from fairmargin.reproduce.figures.picture import (
     page,
     save,
 )
+from fairmargin.runs.record import RunRecord
 
 METHODS: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
     "eps-supcon": ("#0072b2", "o", "--"),
@@ -219,7 +220,9 @@ class _History:
         )
 
 
-def figure_5(runs: Mapping[tuple[str, float], Run], folder: Path, *, budget: str = "") -> Drawn:
+def figure_5(
+    runs: Mapping[tuple[str, float], RunRecord], folder: Path, *, budget: str = ""
+) -> Drawn:
     """Similarity of positives epoch by epoch, bias-aligned and bias-conflicting, of ε-SupCon and ε-SupInfoNCE.
 
     `runs` by method and ε, trained with evaluate.similarities=true; a row for each ε, "not run" where there is none.
@@ -263,11 +266,11 @@ def figure_5(runs: Mapping[tuple[str, float], Run], folder: Path, *, budget: str
         )
 
 
-def _history(run: Run, name: str) -> _History:
+def _history(run: RunRecord, name: str) -> _History:
     events = [event for event in run.evaluations() if event.get("similarity")]
     if not events:
         raise ValueError(
-            f"{run.folder} holds no similarities by epoch. Train it with --set evaluate.similarities=true on data with bias "
+            f"{run.path} holds no similarities by epoch. Train it with --set evaluate.similarities=true on data with bias "
             "labels, or make all runs of the figure with: fairmargin reproduce figure5"
         )
     sets = [event["similarity"]["sets"][name] for event in events]
@@ -303,14 +306,15 @@ def _heat(ax: Axes, history: _History | None, name: str) -> None:
 
 
 def _panels(
-    histories: Mapping[tuple[str, float, str], _History], runs: Mapping[tuple[str, float], Run]
+    histories: Mapping[tuple[str, float, str], _History],
+    runs: Mapping[tuple[str, float], RunRecord],
 ) -> list[dict[str, Any]]:
     return [
         {
             "method": method,
             "epsilon": epsilon,
             "set": name,
-            "run": runs[method, epsilon].folder.name,
+            "run": runs[method, epsilon].path.name,
             "epochs": history.epochs,
             "mean": history.mean,
             "edges": history.edges.round(6).tolist(),
