@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairmargin.audit._embeddings import audit_arrays, audit_run, fairkl_by_class
+from fairmargin.audit._embeddings import audit_arrays, audit_run
 from fairmargin.audit.arrays import read
+from fairmargin.audit.geometry import fairkl_by_class
 from fairmargin.evaluate.similarity import SETS, similarities
 from fairmargin.losses import fairkl
 from fairmargin.vectors import unit
