@@ -1,4 +1,4 @@
-"""Whole runs through the command line: what is written, and what survives signals, damage and a full disk."""
+"""Whole runs through the command line: what is written, and what survives damage and signals."""
 
 import json
 import os
@@ -157,7 +157,7 @@ CHOSEN = [
 
 @pytest.fixture
 def falling(monkeypatch):
-    """Every evaluation finds less than the one before, so that the first one that counts is the best."""
+    """Every evaluation finds less than the one before, so the first one that counts is the best."""
     from fairmargin import evaluate
 
     original, found = evaluate.quick_of, []
@@ -181,7 +181,8 @@ def test_no_epoch_before_the_final_stage_is_the_best(falling, tmp_path, name):
     events = [event for event in record.metrics if event["event"] == "evaluation"]
     assert [event["final_stage"] for event in events] == [epoch >= begins for epoch in (1, 2, 3)]
     assert all(event["valid"] and event["test"] for event in events)  # logged all the same
-    # What is reported is that epoch's model: its accuracy on the test set is what was found then, of six evaluations.
+    # That epoch's model is reported: its accuracy on the test set is what was found then, of six
+    # evaluations.
     own = record.result["test"]["own"]["accuracy"]["plain"]["value"]
     assert own == pytest.approx(falling[2 * begins - 1]["plain"])
 
@@ -453,7 +454,7 @@ def test_when_every_checkpoint_is_damaged_nothing_is_overwritten(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a small tmpfs")
 def test_a_full_disk_while_checkpointing_loses_nothing(whole, tmp_path):
-    """Checkpoints fail for lack of space, the run goes on with the last good one, and ends once there is room."""
+    """Without space checkpoints fail, the run goes on, and it ends once there is room."""
     out = tmp_path / "run"
     mount = out / "checkpoints"
     mount.mkdir(parents=True)

@@ -19,7 +19,9 @@ from fairmargin.report.runs import method_name
 from fairmargin.runs.record import RunError
 from tests.report.fake_runs import NAMES, write_awkward_run, write_run, write_unfinished_run
 
-FIGURES = {"headline", "examples-aligned", "examples-conflicting", "groups", "curve-test", "curve-valid"} | {
+FIGURES = {
+    "headline", "examples-aligned", "examples-conflicting", "groups", "curve-test", "curve-valid",
+} | {
     f"{kind}-{method}"
     for kind in ("mistakes", "cells", "similarity", "map-label", "map-bias", "terms", "calibration")
     for method in ("cross-entropy", "eps-supinfonce-fairkl")
@@ -96,10 +98,8 @@ def test_table_shows_the_numbers_of_the_results(html, runs):
         ]
         for name in NAMES:
             one = accuracy[name]
-            assert (
-                f"{100 * one['value']:.1f}</data><small>{100 * one['low']:.1f}–{100 * one['high']:.1f}</small>"
-                in row
-            )
+            interval = f"{100 * one['low']:.1f}–{100 * one['high']:.1f}"
+            assert f"{100 * one['value']:.1f}</data><small>{interval}</small>" in row
 
 
 def test_other_classifiers_and_test_sets_have_their_tables(html, runs):
@@ -129,7 +129,10 @@ def test_answer_names_worst_and_best(html, runs):
         for run in runs
     )
     answer = Reader(html.split("<h1>")[1].split("</h1>")[0]).text
-    expected = f"On digits whose colours are shuffled, cross-entropy is right {low} of the time; ε-SupInfoNCE + FairKL {high}."
+    expected = (
+        f"On digits whose colours are shuffled, cross-entropy is right {low} of the time; "
+        f"ε-SupInfoNCE + FairKL {high}."
+    )
     assert answer == " ".join(expected.split())
     assert "the intervals do not overlap" in Reader(html).text
 
@@ -234,8 +237,8 @@ def test_similarities_and_their_order_are_told_in_words(html, runs):
     stored, text = result(runs[0]), Reader(html).text
     link = stored["ordering"]["links"][1]["share"]
     assert (
-        f"“same label, other bias” is closer than “other label, same bias” in {100 * link:.0f} % of comparisons."
-        in text
+        "“same label, other bias” is closer than “other label, same bias” in "
+        f"{100 * link:.0f} % of comparisons." in text
     )
     assert "KL from same bias to other bias, same label: 0.432." in text
     mean = stored["similarity"]["sets"]["positive-aligned"]["mean"]
