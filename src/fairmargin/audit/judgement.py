@@ -95,7 +95,12 @@ def cross_validated(arrays: Arrays, seed: int, progress: Progress) -> Tensor:
 
 
 def folds(values: Tensor, seed: int) -> Tensor:
-    """Return [N] the fold of each sample; every value is spread evenly over the folds."""
+    """Return [N] the fold of each sample; every value is spread evenly over the folds.
+
+    Args:
+        values: [N] classes or bias values.
+        seed: of the order.
+    """
     order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
     order = order[values[order].argsort(stable=True)]
     fold = torch.empty_like(values)
@@ -127,7 +132,13 @@ def probe_answers(
 
 
 def drawn(positions: Tensor, most: int, seed: int) -> Tensor:
-    """Return at most `most` of these positions, drawn at random, in ascending order."""
+    """Return at most `most` of these positions, drawn at random, in ascending order.
+
+    Args:
+        positions: to draw from.
+        most: how many to draw at most.
+        seed: of the draw.
+    """
     if len(positions) <= most:
         return positions
     order = torch.randperm(len(positions), generator=torch.Generator().manual_seed(seed))

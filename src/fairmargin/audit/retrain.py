@@ -72,7 +72,12 @@ def _trained(name: str, config: Config, data: Data, progress: Progress) -> dict[
 
 
 def with_retraining(found: Found, accuracy: dict[str, dict[str, float]]) -> Found:
-    """Add what training made of the shortcut to the findings, after their first section."""
+    """Add what training made of the shortcut to the findings, after their first section.
+
+    Args:
+        found: the outcome of the audit.
+        accuracy: of each method, as `retrain` returns it.
+    """
     numbers = {**found.json, "cure": accuracy}
     sections = [*found.sections[:1], _section(accuracy), *found.sections[1:]]
     return replace(found, json=numbers, sections=sections)

@@ -71,7 +71,12 @@ class Score:
 
 
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut each class in two at random; return positions of (the fitting half, the scoring half)."""
+    """Cut each class in two at random; return positions of (the fitting half, the scoring half).
+
+    Args:
+        labels: [N] classes.
+        seed: of the cut.
+    """
     random = np.random.default_rng(seed)
     order = random.permutation(len(labels))
     # By class, in random order inside.

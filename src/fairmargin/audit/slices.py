@@ -328,6 +328,9 @@ def holm(p: list[float]) -> list[float]:
     """Correct p-values for their number (Holm, 1979).
 
     The k-th smallest of m is multiplied by m − k + 1, and is never below the one before it.
+
+    Args:
+        p: in any order, which the result keeps.
     """
     m = len(p)
     found = [0.0] * m

@@ -43,7 +43,11 @@ class Samples:
 
 
 def pictured(found: Json) -> list[int]:
-    """Return the positions of the samples whose pictures the page shows, if it can."""
+    """Return the positions of the samples whose pictures the page shows, if it can.
+
+    Args:
+        found: the numbers of the audit.
+    """
     positions: set[int] = set()
     for one in found["slices"]["found"][:STRIPS]:
         for kind in KINDS:
@@ -52,7 +56,11 @@ def pictured(found: Json) -> list[int]:
 
 
 def verdict(found: Json) -> str:
-    """Say in a sentence how many slices there are."""
+    """Say in a sentence how many slices there are.
+
+    Args:
+        found: the numbers of the audit.
+    """
     number, left_out = len(found["slices"]["found"]), len(found["slices"]["left_out"])
     looked_at = _looked_at(found)
     if not looked_at:
@@ -67,7 +75,11 @@ def verdict(found: Json) -> str:
 
 
 def without_slices(classes: Sequence[str]) -> str:
-    """Say which classes had too few samples to look for slices in."""
+    """Say which classes had too few samples to look for slices in.
+
+    Args:
+        classes: their names.
+    """
     number = len(classes)
     named = ", ".join(classes[:NAMED])
     if number > NAMED:

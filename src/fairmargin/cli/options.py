@@ -63,13 +63,21 @@ def command_line() -> list[str]:
 
 
 def runs_of(config: "Config") -> Path:
-    """Return the default folder of runs on a dataset, one for each setting of --bias."""
+    """Return the default folder of runs on a dataset, one for each setting of --bias.
+
+    Args:
+        config: of the runs.
+    """
     name, bias = config.data.name, config.data.bias
     return Path("runs") / (name if bias == "labels" else f"{name}-bias-{bias}")
 
 
 def parse_methods(text: str) -> list[str]:
-    """Return the methods named in "ce,supcon", each once; "all" stands for every method."""
+    """Return the methods named in "ce,supcon", each once; "all" stands for every method.
+
+    Args:
+        text: what follows --methods.
+    """
     from fairmargin.methods import METHODS
 
     names = list(METHODS)
@@ -83,7 +91,11 @@ def parse_methods(text: str) -> list[str]:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Return seeds: "3" stands for 0, 1 and 2; "7," for seed 7 alone; "0,5" for these two."""
+    """Return seeds: "3" stands for 0, 1 and 2; "7," for seed 7 alone; "0,5" for these two.
+
+    Args:
+        text: what follows --seeds.
+    """
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:

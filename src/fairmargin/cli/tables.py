@@ -36,10 +36,18 @@ def classifier_title(name: str) -> str:
 
 
 def with_interval(x: dict[str, float]) -> str:
-    """Return an accuracy in per cent with its interval: "91.2 (90.1–92.3)"."""
+    """Return an accuracy in per cent with its interval: "91.2 (90.1–92.3)".
+
+    Args:
+        x: "value", "low" and "high" as fractions.
+    """
     return f"{100 * x['value']:.1f} ({100 * x['low']:.1f}–{100 * x['high']:.1f})"
 
 
 def shown_classifier(classifiers: Sequence[str]) -> str:
-    """Return the classifier to show: the method's own if it was evaluated, else the first."""
+    """Return the classifier to show: the method's own if it was evaluated, else the first.
+
+    Args:
+        classifiers: those that were evaluated.
+    """
     return "own" if "own" in classifiers else classifiers[0]

@@ -52,6 +52,10 @@ def pooled_groups(part: Part, group: Group) -> tuple[Counts, Counts] | None:
     """Return (test samples, right answers) [classes, biases], summed over seeds.
 
     Judged by the headline's classifier; None without bias labels.
+
+    Args:
+        part: the dataset's groups.
+        group: the runs of a method.
     """
     tables = [judged["groups"] for judged in group.judged(part.headline[0]) if judged.get("groups")]
     if not tables or not part.bias_names:
@@ -203,7 +207,13 @@ def _similarity_words(group: Group, found: Sequence[dict[str, Any]]) -> Markup:
 
 
 def maps(prefix: str, part: Part, group: Group) -> list[Figure]:
-    """Draw the first seed's test features, coloured by label and by bias."""
+    """Draw the first seed's test features, coloured by label and by bias.
+
+    Args:
+        prefix: of the figures' ids.
+        part: the dataset's groups.
+        group: the runs of a method.
+    """
     test = group.first.test
     if "features" not in test or len(test["features"]) < 3:
         return []
@@ -231,7 +241,12 @@ def _category_key(k: int, names: Sequence[str]) -> Key:
 
 
 def accuracy_curves(prefix: str, part: Part) -> list[Figure]:
-    """Draw the headline accuracy by epoch, a line per seed: on test and on validation images."""
+    """Draw the headline accuracy by epoch, a line per seed: on test and on validation images.
+
+    Args:
+        prefix: of the figures' ids.
+        part: the dataset's groups.
+    """
     accuracy = part.headline[1]
     drawn = []
     for split, said in (("test", "Test"), ("valid", "Validation")):
@@ -272,6 +287,10 @@ def term_curves(prefix: str, group: Group) -> list[Figure]:
     """Draw a panel for each loss term, and the pairs that FairKL had.
 
     Each term has its own panel because their sizes differ by orders of magnitude.
+
+    Args:
+        prefix: of the figures' ids.
+        group: the runs of a method.
     """
     logged = [run.steps() for run in group.runs]
     names: dict[str, None] = {}
@@ -318,7 +337,13 @@ def _pair_curves(prefix: str, group: Group) -> list[Figure]:
 
 
 def calibration(prefix: str, part: Part, group: Group) -> Figure | None:
-    """Draw how often answers of each confidence are right; None if it was not measured."""
+    """Draw how often answers of each confidence are right; None if it was not measured.
+
+    Args:
+        prefix: of the figure's id.
+        part: the dataset's groups.
+        group: the runs of a method.
+    """
     judged = group.judged(part.headline[0])
     measured = [one["calibration"] for one in judged if one.get("calibration")]
     if not measured:

@@ -40,7 +40,11 @@ def heat_step(share: float) -> int:
 
 
 def heat_colours(theme: Theme) -> list[tuple[str, str]]:
-    """Return (fill, the ink that reads best on it) for each step."""
+    """Return (fill, the ink that reads best on it) for each step.
+
+    Args:
+        theme: of the page.
+    """
     fills = [_mix(LOW_TO_HIGH[theme], k / (STEPS - 1)) for k in range(STEPS)]
     return [(fill, max(("#0b0f14", "#ffffff"), key=partial(contrast, fill))) for fill in fills]
 

@@ -53,6 +53,10 @@ def pca(x: Array, dimensions: int) -> Array:
 
     A direction's sign is arbitrary. Here its largest coordinate is positive, so that a map does not
     flip between machines.
+
+    Args:
+        x: [N, D].
+        dimensions: how many at most.
     """
     centred = x - x.mean(axis=0, keepdims=True)
     left, scale, _ = np.linalg.svd(centred, full_matrices=False)

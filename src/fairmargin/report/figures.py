@@ -62,6 +62,10 @@ def heat_map(cells: Cells, label: str) -> Markup:
     """Draw one square per cell with its accuracy in per cent.
 
     Aligned cells are outlined; cells without training samples have a dot.
+
+    Args:
+        cells: what is drawn.
+        label: what a screen reader says.
     """
     rows, columns = len(cells.rows), len(cells.columns)
     names = [short(name, 13) for name in cells.rows]
@@ -296,7 +300,13 @@ def curves(
 
 
 def thinned(x: Sequence[float], y: Sequence[float], most: int = 300) -> list[tuple[float, float]]:
-    """Return at most `most` points, each the mean of some neighbours."""
+    """Return at most `most` points, each the mean of some neighbours.
+
+    Args:
+        x: ascending.
+        y: one for each x.
+        most: points to return.
+    """
     if len(x) <= most:
         return list(zip(x, y, strict=True))
     xs = np.array_split(np.asarray(x, float), most)
@@ -332,6 +342,10 @@ def reliability(bins: Sequence[Bin], label: str) -> Markup:
     """Draw accuracy over confidence; the area of a dot is its share of the samples.
 
     On the diagonal a model is right as often as it says.
+
+    Args:
+        bins: one dot each.
+        label: what a screen reader says.
     """
     size, left, right, top, bottom = 250.0, 54.0, 242.0, 8.0, 206.0
 

@@ -28,7 +28,11 @@ Settings = dict[str, Any]
 
 
 def read_runs(folders: Iterable[Path]) -> list[RunRecord]:
-    """Read run folders, each once; refuse one that has a result but no description of its data."""
+    """Read run folders, each once; refuse one that has a result but no description of its data.
+
+    Args:
+        folders: of runs, finished or not.
+    """
     records = []
     for folder in dict.fromkeys(Path(folder).resolve() for folder in folders):
         record = RunRecord.read(folder, begun=True)
@@ -45,6 +49,9 @@ def parts_of(runs: Sequence[RunRecord]) -> list[Part]:
 
     Datasets and methods stay in the order given; many methods are ranked, best first. Colours go
     by rank over all parts, so that the best method has the first colour everywhere.
+
+    Args:
+        runs: finished ones.
     """
     parts = []
     for same in _alike(runs, _data_settings):

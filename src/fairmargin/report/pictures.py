@@ -12,7 +12,11 @@ THUMBNAIL = 96
 
 
 def picture(pixels: NDArray[np.uint8]) -> str:
-    """Return a PNG data URI of an image [C, H, W]; photographs are reduced, also to 256 colours."""
+    """Return a PNG data URI of an image [C, H, W]; photographs are reduced, also to 256 colours.
+
+    Args:
+        pixels: of any number of channels.
+    """
     channels = pixels.shape[0]
     if channels == 3:
         image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))

@@ -115,12 +115,21 @@ class Group:
         return DASHES[self.colour]
 
     def judged(self, classifier: str) -> list[dict[str, Any]]:
-        """What was measured of a classifier on the test set, one for each run that has it."""
+        """What was measured of a classifier on the test set, one for each run that has it.
+
+        Args:
+            classifier: such as "own".
+        """
         found = [run.outcome["test"].get(classifier) for run in self.runs]
         return [judged for judged in found if judged]
 
     def accuracy(self, classifier: str, name: str) -> Estimate | None:
-        """The accuracy of this name over seeds; None if no run has it."""
+        """The accuracy of this name over seeds; None if no run has it.
+
+        Args:
+            classifier: such as "own".
+            name: such as "worst-group".
+        """
         measured = [judged["accuracy"] for judged in self.judged(classifier)]
         found = [accuracy[name] for accuracy in measured if name in accuracy]
         if not found:

@@ -18,7 +18,12 @@ def number(x: float) -> str:
 
 
 def short(name: str, letters: int) -> str:
-    """Cut a name to this many letters, with "…" at its end."""
+    """Cut a name to this many letters, with "…" at its end.
+
+    Args:
+        name: any text.
+        letters: how many at most.
+    """
     return name if len(name) <= letters else name[: letters - 1] + "…"
 
 
@@ -88,14 +93,29 @@ def path(
 
 
 def box(kind: str, x: float, y: float, wide: float, tall: float, inset: float = 1.0) -> Markup:
-    """Draw a rectangle with round corners, smaller by `inset` on each side."""
+    """Draw a rectangle with round corners, smaller by `inset` on each side.
+
+    Args:
+        kind: CSS classes.
+        x: of the left side.
+        y: of the top.
+        wide: width before the inset.
+        tall: height before the inset.
+        inset: on each side.
+    """
     place = (number(v) for v in (x + inset, y + inset, wide - 2 * inset, tall - 2 * inset))
     rectangle = Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="2"/>')
     return rectangle.format(kind, *place)
 
 
 def ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Return round numbers from low to high, `about` so many."""
+    """Return round numbers from low to high, `about` so many.
+
+    Args:
+        low: end of the axis.
+        high: other end of the axis.
+        about: how many are wanted.
+    """
     if not high > low:
         return [low]
     raw = (high - low) / about

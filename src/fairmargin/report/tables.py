@@ -29,7 +29,12 @@ Row = dict[str, Any]
 
 
 def accuracy_rows(part: Part, classifiers: Sequence[str]) -> list[Row]:
-    """Return the accuracies of each group by each of these classifiers."""
+    """Return the accuracies of each group by each of these classifiers.
+
+    Args:
+        part: the dataset's groups.
+        classifiers: names; one row for each that a group has.
+    """
     rows = []
     for group in part.groups:
         for classifier in classifiers:
@@ -264,7 +269,12 @@ def _source(group: Group, told: Sequence[str]) -> Row:
 
 
 def repeat(group: Group, run: RunRecord) -> Row:
-    """Return what it takes to repeat a run: command, versions, code, machine, data, settings."""
+    """Return what it takes to repeat a run: command, versions, code, machine, data, settings.
+
+    Args:
+        group: that the run belongs to.
+        run: a finished one.
+    """
     environment = run.environment
     command = environment.get("command") or ""
     programs = ("fairmargin", "python", "torch", "numpy")

@@ -86,6 +86,10 @@ def changed(a: Config, b: Config) -> list[str]:
     """List the settings by which two runs differ, such as "train.epochs 24 → 80".
 
     Settings that do not change what is learned are left out.
+
+    Args:
+        a: the configuration before.
+        b: the configuration after.
     """
     return [change for change in difference(a, b) if not change.startswith(HARMLESS)]
 
@@ -139,7 +143,12 @@ def check_source(config: Config, opened: RunFolder) -> None:
 
 
 def check_testable(config: Config, data: Data) -> None:
-    """Refuse data without test samples: nothing could be said of the result."""
+    """Refuse data without test samples: nothing could be said of the result.
+
+    Args:
+        config: names the dataset.
+        data: what was built.
+    """
     if not len(data.test):
         raise ValueError(
             f"{config.data.name} has no test samples here, so nothing could be said of the result; "

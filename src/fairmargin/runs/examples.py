@@ -53,6 +53,10 @@ def choose_examples(outputs: Outputs, data: Data) -> dict[str, list[int]]:
     """Choose positions in the test set, by kind: "aligned", "conflicting", "mistake".
 
     Aligned and conflicting samples are spread over the classes; mistakes are the most confident.
+
+    Args:
+        outputs: what the method says about the test set.
+        data: says which groups are aligned.
     """
     chosen: dict[str, list[int]] = {}
     if outputs.bias is not None and data.info.num_biases:

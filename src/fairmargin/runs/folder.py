@@ -91,23 +91,44 @@ class RunFolder:
         return dict(environment.get("data") or {})
 
     def write_config(self, text: str) -> None:
-        """Write config.toml."""
+        """Write config.toml.
+
+        Args:
+            text: TOML.
+        """
         self._replace(CONFIG, text.encode("utf-8"))
 
     def write_environment(self, facts: Mapping[str, Any]) -> None:
-        """Write environment.json."""
+        """Write environment.json.
+
+        Args:
+            facts: of `environment.environment`.
+        """
         self._write_json(ENVIRONMENT, facts)
 
     def write_data(self, facts: Mapping[str, Any]) -> None:
-        """Write data.json."""
+        """Write data.json.
+
+        Args:
+            facts: names, sizes and counts of the dataset.
+        """
         self._write_json(DATA, facts)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write result.json. Call this last: the file means that the run is finished."""
+        """Write result.json. Call this last: the file means that the run is finished.
+
+        Args:
+            result: what was measured.
+        """
         self._write_json(RESULT, result)
 
     def save_arrays(self, name: str, **arrays: np.ndarray | Tensor) -> Path:
-        """Write `name`.npz with these arrays and return its path; refuse what would need pickle."""
+        """Write `name`.npz with these arrays and return its path; refuse what would need pickle.
+
+        Args:
+            name: of the file, without .npz.
+            **arrays: by their names in the file.
+        """
         plain = {key: _to_numpy(array) for key, array in arrays.items()}
         for key, array in plain.items():
             if array.dtype.hasobject:
@@ -172,7 +193,11 @@ class Metrics:
         self._continues = False
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Write one line; numbers that are not finite become null."""
+        """Write one line; numbers that are not finite become null.
+
+        Args:
+            event: with its kind under "event".
+        """
         line = to_json(event).encode("utf-8") + b"\n"
         if not self._continues:
             self.truncate(self._size())
@@ -195,7 +220,11 @@ class Metrics:
         return self._size()
 
     def truncate(self, position: int) -> None:
-        """Remove what stands after `position`, and half a line before it."""
+        """Remove what stands after `position`, and half a line before it.
+
+        Args:
+            position: of `position`, in bytes.
+        """
         if self.path.exists():
             with self.path.open("r+b") as file:
                 whole = file.read(position).rfind(b"\n") + 1
@@ -211,7 +240,12 @@ class Metrics:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Encode tensors, arrays, paths and plain values; numbers that are not finite become null."""
+    """Encode tensors, arrays, paths and plain values; numbers that are not finite become null.
+
+    Args:
+        value: nested dicts and lists of these.
+        indent: None for one line.
+    """
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
 

@@ -167,7 +167,12 @@ class Display:
 
 
 def at_a_tenth(done: int, of: int) -> bool:
-    """Return True if this step completes another tenth of the whole."""
+    """Return True if this step completes another tenth of the whole.
+
+    Args:
+        done: steps done.
+        of: steps in all.
+    """
     return 10 * done // of > 10 * (done - 1) // of
 
 

@@ -154,7 +154,11 @@ class RunRecord:
         return (self.path / f"{name}.npz").is_file()
 
     def arrays(self, name: str) -> Arrays:
-        """Read all arrays of `name`.npz; nothing that would need pickle."""
+        """Read all arrays of `name`.npz; nothing that would need pickle.
+
+        Args:
+            name: of the file, without .npz.
+        """
         file = self.path / f"{name}.npz"
         if not file.is_file():
             raise RunError(f"{self.path} has no {file.name}; was the run finished?")
@@ -173,7 +177,11 @@ class RunRecord:
 
 
 def is_run(path: Path) -> bool:
-    """True if the folder holds config.toml and at least one file that only a run writes."""
+    """True if the folder holds config.toml and at least one file that only a run writes.
+
+    Args:
+        path: any folder; it need not exist.
+    """
     signs = (ENVIRONMENT, METRICS, RESULT, CHECKPOINTS)
     return (path / CONFIG).is_file() and any((path / sign).exists() for sign in signs)
 
@@ -200,7 +208,11 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """Read a JSON file that holds an object; None if there is no such file."""
+    """Read a JSON file that holds an object; None if there is no such file.
+
+    Args:
+        file: environment.json, data.json or result.json of a run.
+    """
     if not file.is_file():
         return None
     try:
@@ -221,6 +233,9 @@ def read_events(file: Path) -> list[dict[str, Any]]:
     """Read the events of metrics.jsonl; empty if there is no such file.
 
     A last line without its end is left out: the run was killed while writing it, or still writes.
+
+    Args:
+        file: metrics.jsonl of a run.
     """
     if not file.is_file():
         return []

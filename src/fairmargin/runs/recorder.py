@@ -130,7 +130,11 @@ class Recorder:
         )
 
     def after_step(self, batch: Batch) -> None:
-        """Log and save when it is time; raise `Interrupted`, after saving, if asked to stop."""
+        """Log and save when it is time; raise `Interrupted`, after saving, if asked to stop.
+
+        Args:
+            batch: that the step was made on.
+        """
         training, settings = self.training, self.config.train
         self.images_since += len(batch) * distributed.world_size()
         if self.writes:

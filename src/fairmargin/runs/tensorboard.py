@@ -25,7 +25,13 @@ class Board:
         self._writer = SummaryWriter(str(path), purge_step=step)
 
     def add(self, group: str, numbers: Mapping[str, float], step: int) -> None:
-        """Write each number as "group/name" at this step."""
+        """Write each number as "group/name" at this step.
+
+        Args:
+            group: "train", "valid" or "test".
+            numbers: by name.
+            step: of the training.
+        """
         for name, value in numbers.items():
             self._writer.add_scalar(f"{group}/{name}", value, step)
 
