@@ -1,6 +1,6 @@
-"""What the audit of a dataset finds, misses and wrongly reports, and what it costs: the tables of docs/audit.md.
+"""Measure what the audit of a dataset finds, misses and costs: the tables of docs/audit.md.
 
-python -m benchmarks.audit power          # verdicts on biased-mnist-mini as the shortcut gets stronger
+python -m benchmarks.audit power          # biased-mnist-mini as the shortcut gets stronger
 python -m benchmarks.audit unbiased       # twenty seeds without a shortcut
 python -m benchmarks.audit injected NAME  # each kind of planted shortcut in a dataset
 python -m benchmarks.audit cost NAME      # seconds and memory
@@ -39,7 +39,8 @@ def named(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 def power() -> None:
     print(
-        "| ρ | first | background colour: strength | corrected p | verdict | shortcuts |\n|---|---|---|---|---|---|"
+        "| ρ | first | background colour: strength | corrected p | verdict | shortcuts |\n"
+        "|---|---|---|---|---|---|"
     )
     for rho in RHO:
         found = first(build("biased-mnist-mini", rho=rho))
@@ -53,7 +54,8 @@ def power() -> None:
 
 def unbiased() -> None:
     print(
-        "| seed | shortcuts | strongest | strength | blind model | background colour: corrected p |\n|---|---|---|---|---|---|"
+        "| seed | shortcuts | strongest | strength | blind model | background colour: "
+        "corrected p |\n|---|---|---|---|---|---|"
     )
     for seed in range(20):
         found = first(build("biased-mnist-mini", rho=0.1, seed=seed))
@@ -69,7 +71,8 @@ def unbiased() -> None:
 def injected(name: str) -> None:
     plain = build(name)
     print(
-        "| planted | found by | rank | corrected p | strongest: strength | blind model |\n|---|---|---|---|---|---|"
+        "| planted | found by | rank | corrected p | strongest: strength | blind model |\n"
+        "|---|---|---|---|---|---|"
     )
     for text in [f"{kind}:{rho}" for kind in INJECTIONS for rho in (0.95, 0.1)]:
         found = first(inject(plain, text))
@@ -93,7 +96,8 @@ def cost(name: str) -> None:
         audit_data(data)
         wall, processor = time.perf_counter() - started[0], time.process_time() - started[1]
     print(
-        f"{name}: {len(data.train):,} images, {wall:.1f} s ({processor:.1f} s of one core), {memory[0]:.0f} MB beside the data"
+        f"{name}: {len(data.train):,} images, {wall:.1f} s ({processor:.1f} s of one core), "
+        f"{memory[0]:.0f} MB beside the data"
     )
 
 

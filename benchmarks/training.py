@@ -51,7 +51,7 @@ from fairmargin.networks.convolution import Conv2d
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.progress import Display
-from fairmargin.runs.recorder import Journal
+from fairmargin.runs.recorder import Recorder
 from fairmargin.runtime import distributed
 from fairmargin.runtime.memory import keep_memory
 from fairmargin.runtime.signals import Request
@@ -99,7 +99,7 @@ def fairmargin(case: Case, batch: int) -> Steps:
     training = build.training(settings, build.method(settings, data), data, torch.device("cpu"))
     folder = RunFolder(Path(tempfile.mkdtemp()) / "run")
     folder.create()
-    journal = Journal(folder, settings, data, training, Display(settings, training), Request())
+    journal = Recorder(folder, settings, data, training, Display(settings, training), Request())
     journal.begin(["benchmarks.training"])
 
     def steps(number: int) -> None:

@@ -1,6 +1,7 @@
-"""Tests run in several processes at a time (pyproject.toml); each then keeps to one thread. One after another: -n 0."""
+"""Keep each of several test processes to one thread; run tests one after another with -n 0."""
 
 import os
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+    # PyTorch reads this when it is imported.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fairmargin.cli.app import app
 from fairmargin.data.hashes import source_hash
-from fairmargin.report.runs import parts_of, read_run
+from fairmargin.report.grouping import parts_of, read_runs
 from fairmargin.runs.folder import RunRecord
 
 QUICK = [
@@ -135,7 +135,7 @@ def test_a_report_does_not_count_two_tables_as_two_seeds(here):
         )
     sources = {RunRecord.read(here / name).environment["data"]["source"] for name in "ab"}
     assert len(sources) == 2
-    assert len(parts_of([read_run(here / name) for name in "ab"])) == 2
+    assert len(parts_of(read_runs(here / name for name in "ab"))) == 2
     assert say("report", "a", "b", "--out", "both.html").exit_code == 0
 
 

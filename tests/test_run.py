@@ -1,13 +1,7 @@
-"""Whole runs through the command line: what is written, and what survives signals, damage and a full disk."""
+"""Whole runs through the command line: what they write, refuse and say."""
 
 import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,83 +15,22 @@ from fairmargin import config as configuration
 from fairmargin.cli.app import app
 from fairmargin.run import run
 from fairmargin.runs import build
-from fairmargin.runs.folder import RunRecord
-
-SMALL = [
-    "data.train=500",
-    "data.test=300",
-    "network.name=simple-conv-3",
-    "network.stride=2",
-    "network.widths=[4, 8]",
-    "train.epochs=3",
-    "train.batch_size=25",
-    "train.log_steps=5",
-    "train.device=cpu",
-    "evaluate.resamples=50",
-]
-TIMES = {"seconds", "images_per_second"}
-
-
-def words(*changes, method="eps-supinfonce+fairkl", out):
-    options = [word for change in (*SMALL, *changes) for word in ("--set", change)]
-    return [
-        "train",
-        "--dataset",
-        "biased-mnist-mini",
-        "--method",
-        method,
-        "--out",
-        str(out),
-        *options,
-    ]
-
-
-def config(*changes, method="eps-supinfonce+fairkl", seed=0):
-    return configuration.load(
-        None, dataset="biased-mnist-mini", method=method, seed=seed, overrides=[*SMALL, *changes]
-    )
-
-
-def silently(*changes, out, **options):
-    return run(config(*changes, **options), out, console=Console(quiet=True))
-
-
-def start(*arguments):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "fairmargin", *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def without_times(value):
-    if isinstance(value, dict):
-        return {key: without_times(item) for key, item in value.items() if key not in TIMES}
-    return [without_times(item) for item in value] if isinstance(value, list) else value
-
-
-def assert_same_run(a, b):
-    for name in ("weights.safetensors", "best.safetensors"):
-        assert (a / name).read_bytes() == (b / name).read_bytes(), name
-    first, second = RunRecord.read(a), RunRecord.read(b)
-    assert without_times(first.metrics) == without_times(second.metrics)
-    assert without_times(first.result) == without_times(second.result)
-    for name in ("test", "examples"):
-        for key, array in first.arrays(name).items():
-            assert np.array_equal(array, second.arrays(name)[key]), (name, key)
+from fairmargin.runs.record import RunRecord
+from tests.small_runs import (
+    SMALL,
+    assert_same_run,
+    config,
+    interrupted,
+    silently,
+    train_in_process,
+    words,
+)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """One run from beginning to end, in a process of its own like those it is compared with."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    process = start(*words(out=out))
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    return out
+    return train_in_process(tmp_path_factory.mktemp("whole") / "run")
 
 
 def test_a_run_folder_holds_everything(finished):
@@ -157,7 +90,7 @@ CHOSEN = [
 
 @pytest.fixture
 def falling(monkeypatch):
-    """Every evaluation finds less than the one before, so that the first one that counts is the best."""
+    """Every evaluation finds less than the one before, so the first one that counts is the best."""
     from fairmargin import evaluate
 
     original, found = evaluate.quick_of, []
@@ -181,7 +114,8 @@ def test_no_epoch_before_the_final_stage_is_the_best(falling, tmp_path, name):
     events = [event for event in record.metrics if event["event"] == "evaluation"]
     assert [event["final_stage"] for event in events] == [epoch >= begins for epoch in (1, 2, 3)]
     assert all(event["valid"] and event["test"] for event in events)  # logged all the same
-    # What is reported is that epoch's model: its accuracy on the test set is what was found then, of six evaluations.
+    # That epoch's model is reported: its accuracy on the test set is what was found then, of six
+    # evaluations.
     own = record.result["test"]["own"]["accuracy"]["plain"]["value"]
     assert own == pytest.approx(falling[2 * begins - 1]["plain"])
 
@@ -323,190 +257,6 @@ def test_evaluate_repeats_the_result_and_looks_at_other_data(finished, tmp_path)
         27
     ] * 10  # nine tenths of 30 stand on their own colour
     assert shifted != again["test"]["own"]["groups"]["n"]
-
-
-def checkpoint_steps(out):
-    return sorted(
-        int(path.stem.split("-")[1]) for path in (out / "checkpoints").glob("step-*.ckpt")
-    )
-
-
-def wait_for(condition, process, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.002)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_killed_ten_times_a_run_ends_like_one_that_was_not(finished, tmp_path):
-    out, chance = tmp_path / "run", random.Random(4)
-    command = words("train.checkpoint_seconds=0", out=out)
-    killed = []
-    for _ in range(10):
-        process = start(*command)
-        before = checkpoint_steps(out)[-1] if checkpoint_steps(out) else 0
-        wait_for(
-            lambda before=before: (
-                (checkpoint_steps(out) or [0])[-1] >= before + chance.randint(1, 4)
-            ),
-            process,
-        )
-        time.sleep(chance.random() * 0.03)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        killed.append(checkpoint_steps(out)[-1])
-    assert not (out / "result.json").exists()
-    assert killed == sorted(killed)
-    said, _ = (last := start(*command)).communicate(timeout=200)
-    assert last.returncode == 0, said
-    assert "continuing after step" in said
-    assert_same_run(finished, out)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_the_run_goes_on_later(finished, tmp_path, number):
-    out = tmp_path / "run"
-    process = start(*words(out=out))
-    wait_for(
-        lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0,
-        process,
-    )
-    process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, said
-    assert "continue with: fairmargin train --resume" in said
-    assert len(checkpoint_steps(out)) == 1  # the minute between checkpoints had not passed
-    said, _ = (again := start("train", "--resume", str(out))).communicate(timeout=200)
-    assert again.returncode == 0, said
-    assert_same_run(finished, out)
-
-
-def interrupted(out, *changes, steps=(7, 20), **options):
-    """A run that stopped, with checkpoints at two steps."""
-    from fairmargin.runs import recorder
-
-    class Stop(Exception):
-        pass
-
-    original = recorder.Journal.after_step
-
-    def after_step(self, batch):
-        original(self, batch)
-        if self.training.step in steps:
-            self.save()
-        if self.training.step == max(steps):
-            raise Stop
-
-    recorder.Journal.after_step = after_step
-    try:
-        with pytest.raises(Stop):
-            silently(*changes, out=out, **options)
-    finally:
-        recorder.Journal.after_step = original
-    assert checkpoint_steps(out) == sorted(steps)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The same run in this process, for those that are continued in it."""
-    out = tmp_path_factory.mktemp("whole-here") / "run"
-    silently(out=out)
-    return out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("harm", ["truncate", "flip", "empty"])
-def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(whole, tmp_path, harm):
-    out = tmp_path / "run"
-    interrupted(out)
-    newest = out / "checkpoints" / "step-00000020.ckpt"
-    content = bytearray(newest.read_bytes())
-    if harm == "flip":
-        content[len(content) // 2] ^= 1
-    newest.write_bytes(
-        {"truncate": content[: len(content) // 3], "flip": content, "empty": b""}[harm]
-    )
-    console = Console(record=True, quiet=False, file=(tmp_path / "said.txt").open("w"))
-    run(config(), out, console=console)
-    said = console.export_text()
-    assert "step-00000020.ckpt cannot be used" in said
-    assert "continuing after step 7" in said
-    assert_same_run(whole, out)
-
-
-@pytest.mark.slow
-def test_when_every_checkpoint_is_damaged_nothing_is_overwritten(tmp_path):
-    out = tmp_path / "run"
-    interrupted(out)
-    for path in (out / "checkpoints").iterdir():
-        path.write_bytes(b"damaged")
-    result = CliRunner().invoke(app, ["train", "--resume", str(out)])
-    assert result.exit_code == 2
-    assert "no checkpoint in" in result.output
-    assert len(checkpoint_steps(out)) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="mounts a small tmpfs")
-def test_a_full_disk_while_checkpointing_loses_nothing(whole, tmp_path):
-    """Checkpoints fail for lack of space, the run goes on with the last good one, and ends once there is room."""
-    out = tmp_path / "run"
-    mount = out / "checkpoints"
-    mount.mkdir(parents=True)
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)],
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
-    try:
-        (mount / "ballast").write_bytes(bytes(60_000))
-        with pytest.raises(OSError, match=r"No space left on device.*needs.*free"):
-            silently("train.checkpoint_seconds=0", out=out)
-        assert checkpoint_steps(out) == []
-        assert len(RunRecord.read(out).metrics) > 3  # it trained to the end and could not save that
-        subprocess.run(["mount", "-o", "remount,size=10m", str(mount)], check=True)
-        silently(out=out)
-        assert_same_run(whole, out)
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="mounts a read-only tmpfs")
-def test_a_read_only_run_folder_is_said_before_anything_is_done(tmp_path):
-    mount = tmp_path / "read-only"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(mount)], capture_output=True, text=True
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
-    try:
-        result = CliRunner().invoke(app, words(out=mount / "run"))
-        assert result.exit_code == 2
-        assert "cannot write into" in result.output
-        assert "Read-only file system" in result.output
-        assert "--out" in result.output
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
-
-
-@pytest.mark.slow
-def test_two_processes_cannot_write_one_folder(tmp_path):
-    from fairmargin.runs.folder import RunFolder
-
-    out = tmp_path / "run"
-    folder = RunFolder(out).create()
-    with folder.lock():
-        process = start(*words(out=out))
-        said, _ = process.communicate(timeout=100)
-    assert process.returncode == 2, said
-    assert "another process" in said
 
 
 @pytest.mark.parametrize(

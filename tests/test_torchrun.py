@@ -1,4 +1,4 @@
-"""Two processes under `torchrun` take the same first step as one process with the whole batch, for every method."""
+"""Two processes under `torchrun` take the same first step as one with the whole batch."""
 
 import os
 import subprocess
@@ -79,7 +79,8 @@ from pathlib import Path
 from fairmargin.runtime.distributed import processes, world_size
 
 def gloo():
-    return [name for one in Path("/proc/self/task").iterdir() if "gloo" in (name := (one / "comm").read_text())]
+    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    return [name for name in names if "gloo" in name]
 
 with processes(torch.device("cpu")):
     import torch._dynamo  # as the first compilation of a run does

@@ -1,4 +1,4 @@
-"""Run by `torchrun` in test_torchrun.py: every method's first step on this rank's part of a batch, written to a folder.
+"""Write every method's first step on this rank's part of a batch; run by test_torchrun.py.
 
 With one process it does the whole batch; the test compares the two.
 """
@@ -24,7 +24,7 @@ def first_step(name, make_encoder, bounds):
     method = tiny.tamed(name, make_encoder).double().train()
     whole = tiny.batch_for(method, tiny.split(22), torch.float64)
     losses = {}
-    # Adam would blow up the rounding of gradients that are 0, as of a bias in front of a batch norm.
+    # Adam would blow up the rounding of gradients that are 0, as of a bias before a batch norm.
     training = Training(method, tiny.players(method, tiny.SGD), Whole(), seed=0, sweep=tiny.sweep)
     updates = method.updates
 

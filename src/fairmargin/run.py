@@ -9,9 +9,9 @@ from fairmargin.bias.visible import visible_bias
 from fairmargin.config import Config
 from fairmargin.loop import fit
 from fairmargin.runs import build
-from fairmargin.runs.folder import RunRecord
 from fairmargin.runs.progress import Display
-from fairmargin.runs.recorder import Journal
+from fairmargin.runs.record import RunRecord
+from fairmargin.runs.recorder import Recorder
 from fairmargin.runtime import distributed, memory
 from fairmargin.runtime.signals import stop_requests
 
@@ -23,7 +23,14 @@ def run(
     command: Sequence[str] = ("fairmargin.run",),
     console: Console | None = None,
 ) -> RunRecord:
-    """Train, evaluate and record in the folder `path`; an interrupted run goes on, a finished one is only read."""
+    """Train, evaluate and record one run: continue an interrupted one, only read a finished one.
+
+    Args:
+        config: every setting of the run.
+        path: the run folder, made if it does not exist.
+        command: the command line, kept in environment.json.
+        console: where progress is shown; the terminal by default.
+    """
     memory.keep_memory()
     device = build.device(config.train.device)
     with distributed.processes(device), build.folder(config, path) as folder:
@@ -31,23 +38,19 @@ def run(
             build.check_source(config, folder)
             return RunRecord.read(path)
         data = build.data(config)
-        if not len(data.test):
-            raise ValueError(
-                f"{config.data.name} has no test samples here, so nothing could be said of the result; add some"
-            )
+        build.check_testable(config, data)
         bias = visible_bias(config, data)
         method = build.method(config, data, bias=bias)
         training = build.training(config, method, data, device, bias=bias)
-        epochs, steps = config.train.epochs, config.train.steps
         with stop_requests() as stop, Display(config, training, console) as display:
-            journal = Journal(folder, config, data, training, display, stop)
-            journal.begin(command)
+            recorder = Recorder(folder, config, data, training, display, stop)
+            recorder.begin(command)
             fit(
                 training,
-                epochs,
-                steps=steps,
-                after_step=journal.after_step,
-                after_epoch=journal.after_epoch,
+                config.train.epochs,
+                steps=config.train.steps,
+                after_step=recorder.after_step,
+                after_epoch=recorder.after_epoch,
             )
-            journal.conclude()
+            recorder.conclude()
     return RunRecord.read(path)

@@ -1,4 +1,4 @@
-"""Image statistics against plain loops and pictures whose attributes are known; files and metadata as people have them."""
+"""Image statistics against plain loops and known pictures; files and metadata of all kinds."""
 
 import math
 

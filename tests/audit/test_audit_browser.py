@@ -1,4 +1,4 @@
-"""The audit's page in a real Chromium, wide and on a phone, light and dark: nothing cut off, nothing loaded, no errors."""
+"""The audit's page in a real Chromium: nothing cut off, nothing loaded, no errors."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ FIGURES = {"look-1-1", "look-1-2"}
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Digits with a planted colour, and metadata columns of every kind, one of them with awkward names."""
+    """Digits with a planted colour, and metadata columns of every kind, one awkwardly named."""
     data = inject(build("mnist-mini"), "colour:0.95")
     labels, random = data.train.labels.numpy(), np.random.default_rng(0)
     told = np.where(random.random(len(labels)) < 0.8, labels, random.integers(0, 10, len(labels)))

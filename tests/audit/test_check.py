@@ -111,7 +111,7 @@ def test_without_bias_labels_it_says_what_cannot_be_checked(tmp_path):
 
 
 def write_grouped_run(folder, sizes, wrong):
-    """A run on cats and dogs by day and night; `wrong` are the (label, bias) groups without one right answer."""
+    """A run on cats and dogs by day and night; in the groups `wrong` no answer is right."""
     write_run(folder, "ce", n=100)
     info = DataInfo(
         "pets", ("cat", "dog"), ("day", "night"), (3, 8, 8), torch.tensor([[95, 5], [5, 95]])

@@ -1,4 +1,4 @@
-"""The audit of a dataset finds what is there, names it, reports nothing where nothing is, and says what it cannot do."""
+"""The audit of a dataset finds and names what is there, and reports nothing where nothing is."""
 
 import json
 import re
@@ -141,7 +141,7 @@ def test_a_shortcut_without_contradictions_is_found_and_doubted():
 
 
 def test_what_only_many_attributes_tell_together():
-    """Class 0 is dark and flat or light and rough, class 1 the other way round: neither alone tells anything."""
+    """Class 0 is dark and flat or light and rough, class 1 the reverse: neither alone tells."""
     data = noise(1200, 2, side=12)
     labels, random = data.train.labels, torch.Generator().manual_seed(1)
     light = torch.rand(1200, generator=random) < 0.5
@@ -209,7 +209,7 @@ def test_small_classes_are_left_out_or_warned_of():
 
 
 def test_known_bias_with_a_class_left_out():
-    """Classes are counted anew when one is left out, and the bias must still be compared with the right ones."""
+    """Classes are renumbered if one is left out; the bias still meets the right ones."""
     data = inject(noise(300, 3), "patch:0.9")
     kept = (data.train.labels != 0).nonzero()[:, 0]
     found = audit_data(replace(data, train=data.train.subset(kept)), permutations=199)

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairmargin.audit._embeddings import audit_arrays, audit_run, fairkl_by_class
+from fairmargin.audit._embeddings import audit_arrays, audit_run
 from fairmargin.audit.arrays import read
+from fairmargin.audit.geometry import fairkl_by_class
 from fairmargin.evaluate.similarity import SETS, similarities
 from fairmargin.losses import fairkl
 from fairmargin.vectors import unit
@@ -97,7 +98,7 @@ def test_slices_are_the_groups_that_the_bias_misleads(found):
     for one in slices:
         assert one["confirmation"]["value"] > one["rest_of_class"]["value"]
         assert one["p_corrected"] <= 0.05
-        # A cluster is a group here: nearly all of it has one bias value, and another one than its class's.
+        # A cluster is a group here: nearly all of it has one bias value, not its class's.
         assert one["bias"][0]["share"] > 0.9
         assert one["bias"][0]["name"] != str(one["class"])
         assert one["answers"][0]["name"] == one["bias"][0]["name"]

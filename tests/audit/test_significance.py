@@ -127,7 +127,7 @@ def test_perfect_and_contrary_answers():
 
 
 def test_no_more_false_alarms_than_promised():
-    """Eight attributes without any information, 300 times: corrected at 0.05, at most 5 % alarms, with 3σ of room."""
+    """Eight empty attributes, 300 times: corrected at 0.05, at most 5 % alarms, with 3σ of room."""
     alarms = uncorrected = 0
     for seed in range(300):
         random = np.random.default_rng(seed)
@@ -171,7 +171,7 @@ def test_rank_prefers_the_simple_among_equals():
 
 
 def test_an_echo_is_told_from_a_second_shortcut():
-    """Both agree with the first on nine samples of ten; only the echo is wrong where the first is."""
+    """Both agree with the first on nine samples of ten; only the echo shares its mistakes."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 10, 2000)
     off = lambda share: np.where(random.random(2000) < share, random.integers(0, 10, 2000), labels)

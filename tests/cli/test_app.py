@@ -53,7 +53,10 @@ def test_version_and_module():
 
 
 def test_the_command_line_starts_without_torch():
-    heavy = "import sys, fairmargin.cli.app; print([name for name in ('torch', 'scipy', 'matplotlib') if name in sys.modules])"
+    heavy = (
+        "import sys, fairmargin.cli.app; "
+        "print([name for name in ('torch', 'scipy', 'matplotlib') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

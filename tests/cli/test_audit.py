@@ -1,4 +1,4 @@
-"""`fairmargin audit` as people type it: on a dataset, a manifest, embeddings; the messages when it cannot be done."""
+"""`fairmargin audit` as people type it: on a dataset, a manifest, embeddings; its messages."""
 
 import json
 

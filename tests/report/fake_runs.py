@@ -1,4 +1,4 @@
-"""Run folders as training writes them, with seeded synthetic numbers: a method that reads the bias and one that does not."""
+"""Run folders with synthetic numbers: of a method that reads the bias and one that does not."""
 
 import json
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 COLOURS = {
-    "red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255), "yellow": (225, 225, 0), "magenta": (225, 0, 225),
-    "cyan": (0, 255, 255), "orange": (255, 128, 0), "pink": (255, 0, 128), "violet": (128, 0, 255),
-    "spring green": (50, 255, 128),
+    "red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255), "yellow": (225, 225, 0),
+    "magenta": (225, 0, 225), "cyan": (0, 255, 255), "orange": (255, 128, 0), "pink": (255, 0, 128),
+    "violet": (128, 0, 255), "spring green": (50, 255, 128),
 }  # fmt: skip
 FOLLOWS = {
     "ce": 0.86,
@@ -102,14 +102,18 @@ def write_run(
 
 
 def write_awkward_run(folder: Path, *, n: int = 60) -> Path:
-    """No bias labels, three classes, one with markup in its name, one-channel images, no intervals, no similarity."""
+    """Write a run without bias labels, intervals and similarity, on grey images of three classes.
+
+    One class has markup in its name.
+    """
     folder.mkdir(parents=True)
     random = np.random.default_rng(3)
     labels = random.integers(0, 3, n)
     logits = (2 * np.eye(3)[labels] + random.normal(size=(n, 3))).astype(np.float32)
     value = float((logits.argmax(1) == labels).mean())
     (folder / "config.toml").write_text(
-        'seed = 4\n[data]\nname = "folder"\n[method]\nname = "my-own <method>"\n[train]\nepochs = 2\n',
+        'seed = 4\n[data]\nname = "folder"\n[method]\nname = "my-own <method>"\n'
+        "[train]\nepochs = 2\n",
         encoding="utf-8",
     )
     data = {
@@ -249,7 +253,8 @@ def judge(logits: np.ndarray, labels: np.ndarray, bias: np.ndarray, counts: np.n
         "equalised_odds_gap": float(np.ptp(share)),
         "calibration": calibration(logits, right),
         "warnings": [
-            "38 of 100 groups have fewer than 10 test samples; the smallest, (label=0, bias=red), has 4"
+            "38 of 100 groups have fewer than 10 test samples; "
+            "the smallest, (label=0, bias=red), has 4"
         ],
     }
 
@@ -298,9 +303,11 @@ def _text_files(
     folder: Path, method: str, seed: int, settings: str, counts: np.ndarray, n: int
 ) -> None:
     (folder / "config.toml").write_text(
-        f'seed = {seed}\n\n[data]\nname = "biased-mnist-mini"\nrho = {RHO}\n\n[network]\nname = "simple-conv-7"\n\n'
-        f'[method]\nname = "{method}"\n{settings}\n[optimizer]\nname = "adam"\nlr = 0.001\n\n[train]\nepochs = {EPOCHS}\n'
-        "batch_size = 256\n",
+        f'seed = {seed}\n\n[data]\nname = "biased-mnist-mini"\nrho = {RHO}\n\n'
+        '[network]\nname = "simple-conv-7"\n\n'
+        f'[method]\nname = "{method}"\n{settings}\n'
+        '[optimizer]\nname = "adam"\nlr = 0.001\n\n'
+        f"[train]\nepochs = {EPOCHS}\nbatch_size = 256\n",
         encoding="utf-8",
     )
     environment = {
@@ -313,7 +320,8 @@ def _text_files(
         "threads": 2,
         "world_size": 1,
         "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": seed > 0},
-        "command": f"fairmargin train biased-mnist-mini --method {method} --seed {seed} --set data.rho={RHO}",
+        "command": f"fairmargin train biased-mnist-mini --method {method} --seed {seed} "
+        f"--set data.rho={RHO}",
         "started": "2025-11-15T22:10:00+00:00",
         "data": {split: f"{k}" * 64 for k, split in enumerate(("train", "valid", "test"))},
     }

@@ -1,4 +1,4 @@
-"""The report in a real Chromium, wide and on a phone: nothing missing, nothing cut off, nothing loaded, no errors."""
+"""The report in a real Chromium: nothing missing, nothing cut off, nothing loaded, no errors."""
 
 import base64
 import json
@@ -31,9 +31,13 @@ CHECK = """(() => {
   const all = (what) => [...document.querySelectorAll(what)];
   const box = (e) => e.getBoundingClientRect();
   const limit = document.documentElement.clientWidth;
-  const scrolls = (e) => e && (["auto", "scroll"].includes(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
-  const name = (e) => [e.tagName.toLowerCase(), e.id && "#" + e.id, ...[...e.classList].map((c) => "." + c)].join("");
-  const letters = (e) => parseFloat(getComputedStyle(e).fontSize) * Math.hypot(e.getScreenCTM().a, e.getScreenCTM().b);
+  const scrolling = (e) => ["auto", "scroll"].includes(getComputedStyle(e).overflowX);
+  const scrolls = (e) => e && (scrolling(e) || scrolls(e.parentElement));
+  const classes = (e) => [...e.classList].map((c) => "." + c);
+  const name = (e) => [e.tagName.toLowerCase(), e.id && "#" + e.id, ...classes(e)].join("");
+  const zoom = (matrix) => Math.hypot(matrix.a, matrix.b);
+  const letters = (e) => parseFloat(getComputedStyle(e).fontSize) * zoom(e.getScreenCTM());
+  const decoded = (e) => e.complete && e.naturalWidth > 0;
   const shown = all("body *").filter((e) => e.checkVisibility() && !e.closest(".sr"));
   const drawn = all("figure[data-figure], figure svg.chart");
   return {
@@ -42,7 +46,7 @@ CHECK = """(() => {
     overflowing: shown.filter((e) => box(e).right > limit + 1 && !scrolls(e)).map(name),
     figures: all("figure[data-figure]").map((e) => e.dataset.figure),
     empty: drawn.filter((e) => !(box(e).width > 60 && box(e).height > 40)).map(name),
-    undecoded: [...document.images].filter((e) => !(e.complete && e.naturalWidth > 0)).map((e) => e.alt),
+    undecoded: [...document.images].filter((e) => !decoded(e)).map((e) => e.alt),
     images: document.images.length,
     smallest: Math.min(...all("svg.chart text").map(letters)),
     headings: all("h1,h2,h3,h4,h5,h6").map((e) => Number(e.tagName[1])),
@@ -55,7 +59,7 @@ CHECK = """(() => {
 
 
 class Browser:
-    """A headless Chromium, spoken to over its debugging pipe: JSON messages that end in a zero byte."""
+    """A headless Chromium behind its debugging pipe: JSON messages that end in a zero byte."""
 
     def __init__(self, profile: Path) -> None:
         assert PROGRAM is not None
@@ -69,9 +73,10 @@ class Browser:
             os.dup2(11, 4)
 
         flags = (
-            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-            "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars",
-            "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank",
+            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+            "--disable-sync", "--disable-background-networking", "--disable-component-update",
+            "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
+            f"--user-data-dir={profile}", "about:blank",
         )  # fmt: skip
         self.process = subprocess.Popen(
             [PROGRAM, *flags],
@@ -133,7 +138,7 @@ class Browser:
         scripts: bool = True,
         picture: Path | None = None,
     ) -> dict[str, Any]:
-        """What the page looks like at this width: the findings of CHECK, the errors, and what was loaded."""
+        """Open a page at this width; return what CHECK finds, the errors, and what was loaded."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.events.clear()
@@ -301,7 +306,10 @@ def test_error_in_the_console_is_noticed(browser, page, tmp_path, script, told):
 
 def test_overflow_and_broken_image_are_noticed(browser, page, tmp_path):
     copy = tmp_path / "copy.html"
-    added = '<p class="too-wide" style="width:900px">wide</p><img alt="broken" src="data:image/png;base64,AAAA">'
+    added = (
+        '<p class="too-wide" style="width:900px">wide</p>'
+        '<img alt="broken" src="data:image/png;base64,AAAA">'
+    )
     copy.write_text(
         page.read_text(encoding="utf-8").replace("<footer>", added + "<footer>"), encoding="utf-8"
     )

@@ -12,12 +12,16 @@ from PIL import Image
 
 from fairmargin.evaluate.accuracy import aligned_cells
 from fairmargin.methods import METHODS
-from fairmargin.report import embedding, figures, words
+from fairmargin.report import colours, embedding, figures, pictures, svg, words
+from fairmargin.report.grouping import parts_of, read_runs
 from fairmargin.report.page import write_report
-from fairmargin.report.runs import method_name, parts_of, read_run
+from fairmargin.report.runs import method_name
+from fairmargin.runs.record import RunError
 from tests.report.fake_runs import NAMES, write_awkward_run, write_run, write_unfinished_run
 
-FIGURES = {"headline", "examples-aligned", "examples-conflicting", "groups", "curve-test", "curve-valid"} | {
+FIGURES = {
+    "headline", "examples-aligned", "examples-conflicting", "groups", "curve-test", "curve-valid",
+} | {
     f"{kind}-{method}"
     for kind in ("mistakes", "cells", "similarity", "map-label", "map-bias", "terms", "calibration")
     for method in ("cross-entropy", "eps-supinfonce-fairkl")
@@ -94,10 +98,8 @@ def test_table_shows_the_numbers_of_the_results(html, runs):
         ]
         for name in NAMES:
             one = accuracy[name]
-            assert (
-                f"{100 * one['value']:.1f}</data><small>{100 * one['low']:.1f}–{100 * one['high']:.1f}</small>"
-                in row
-            )
+            interval = f"{100 * one['low']:.1f}–{100 * one['high']:.1f}"
+            assert f"{100 * one['value']:.1f}</data><small>{interval}</small>" in row
 
 
 def test_other_classifiers_and_test_sets_have_their_tables(html, runs):
@@ -127,7 +129,10 @@ def test_answer_names_worst_and_best(html, runs):
         for run in runs
     )
     answer = Reader(html.split("<h1>")[1].split("</h1>")[0]).text
-    expected = f"On digits whose colours are shuffled, cross-entropy is right {low} of the time; ε-SupInfoNCE + FairKL {high}."
+    expected = (
+        f"On digits whose colours are shuffled, cross-entropy is right {low} of the time; "
+        f"ε-SupInfoNCE + FairKL {high}."
+    )
     assert answer == " ".join(expected.split())
     assert "the intervals do not overlap" in Reader(html).text
 
@@ -222,7 +227,7 @@ def test_heat_map_shows_the_groups(html, runs):
 def test_framed_cells_are_those_that_evaluation_calls_aligned(runs):
     import torch
 
-    (part,) = parts_of([read_run(run) for run in runs])
+    (part,) = parts_of(read_runs(runs))
     assert part.aligned is not None
     assert part.counts is not None
     assert np.array_equal(part.aligned, aligned_cells(torch.from_numpy(part.counts)).numpy())
@@ -232,8 +237,8 @@ def test_similarities_and_their_order_are_told_in_words(html, runs):
     stored, text = result(runs[0]), Reader(html).text
     link = stored["ordering"]["links"][1]["share"]
     assert (
-        f"“same label, other bias” is closer than “other label, same bias” in {100 * link:.0f} % of comparisons."
-        in text
+        "“same label, other bias” is closer than “other label, same bias” in "
+        f"{100 * link:.0f} % of comparisons." in text
     )
     assert "KL from same bias to other bias, same label: 0.432." in text
     mean = stored["similarity"]["sets"]["positive-aligned"]["mean"]
@@ -352,7 +357,7 @@ def test_run_that_has_only_begun_is_listed(tmp_path):
 def test_errors_say_what_to_do(tmp_path):
     with pytest.raises(ValueError, match="at least one run folder and got none"):
         write_report([], tmp_path / "r.html")
-    with pytest.raises(ValueError, match=r"is not a run folder: it has no config\.toml"):
+    with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
         write_report([tmp_path], tmp_path / "r.html")
     run = small(tmp_path / "run", "ce")
     with pytest.raises(ValueError, match="is a folder; give the file to write"):
@@ -363,7 +368,7 @@ def test_errors_say_what_to_do(tmp_path):
     ):
         write_report([run, tmp_path / "same"], tmp_path / "r.html")
     (run / "result.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"result\.json is not valid JSON"):
+    with pytest.raises(RunError, match=r"result\.json is not valid JSON"):
         write_report([run], tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
 
@@ -455,9 +460,9 @@ def test_chosen_points_are_in_order_and_the_same_again():
 
 
 def test_ticks_are_round_and_inside():
-    assert figures.ticks(0, 1) == pytest.approx([0, 0.25, 0.5, 0.75, 1])
-    assert figures.ticks(1, 24, 5) == pytest.approx([5, 10, 15, 20])
-    assert figures.ticks(3, 3) == [3]
+    assert svg.ticks(0, 1) == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    assert svg.ticks(1, 24, 5) == pytest.approx([5, 10, 15, 20])
+    assert svg.ticks(3, 3) == [3]
 
 
 def test_long_curves_are_thinned_to_means():
@@ -468,8 +473,8 @@ def test_long_curves_are_thinned_to_means():
 
 def test_colours_can_be_read(html):
     for theme in ("light", "dark"):
-        assert all(figures.contrast(fill, ink) >= 4.5 for fill, ink in figures.heat_colours(theme))
-    assert figures.contrast("#000000", "#ffffff") == pytest.approx(21)
+        assert all(colours.contrast(fill, ink) >= 4.5 for fill, ink in colours.heat_colours(theme))
+    assert colours.contrast("#000000", "#ffffff") == pytest.approx(21)
     blocks = re.findall(
         r"--paper: (#\w{6}); --panel: (#\w{6}); --ink: (#\w{6}); --ink-2: (#\w{6});(.*?)--h0",
         html,
@@ -479,14 +484,14 @@ def test_colours_can_be_read(html):
     for paper, panel, ink, second, rest in blocks:
         methods = re.findall(r"--m\d: (#\w{6})", rest)
         assert len(methods) == 8
-        assert min(figures.contrast(colour, paper) for colour in (ink, second, *methods)) >= 4.5
-        assert min(figures.contrast(colour, panel) for colour in (ink, second, *methods)) >= 4.5
+        assert min(colours.contrast(colour, paper) for colour in (ink, second, *methods)) >= 4.5
+        assert min(colours.contrast(colour, panel) for colour in (ink, second, *methods)) >= 4.5
 
 
 def test_photographs_become_small_thumbnails():
     pixels = np.random.default_rng(0).integers(0, 255, (3, 224, 160)).astype(np.uint8)
-    with Image.open(BytesIO(base64.b64decode(figures.picture(pixels).split(",")[1]))) as picture:
+    with Image.open(BytesIO(base64.b64decode(pictures.picture(pixels).split(",")[1]))) as picture:
         assert picture.size == (69, 96)
     grey = np.arange(12, dtype=np.uint8).reshape(1, 3, 4)
-    with Image.open(BytesIO(base64.b64decode(figures.picture(grey).split(",")[1]))) as picture:
+    with Image.open(BytesIO(base64.b64decode(pictures.picture(grey).split(",")[1]))) as picture:
         assert np.array_equal(np.asarray(picture), grey[0])

@@ -14,11 +14,11 @@ from rich.console import Console
 
 from fairmargin import config
 from fairmargin.evaluate.similarity import similarities
-from fairmargin.report.runs import Run, read_run
 from fairmargin.reproduce.figures.deviations import figure_4
 from fairmargin.reproduce.figures.illustrations import figure_1, figure_3
 from fairmargin.reproduce.figures.measured import Row, figure_2, figure_5
 from fairmargin.run import run as train
+from fairmargin.runs.record import RunRecord
 
 METHODS = ("eps-supcon", "eps-supinfonce")
 SETS = ("positive-aligned", "positive-conflicting")
@@ -60,7 +60,7 @@ def fake_run(*epochs, seed=0, folder="some-run"):
         features = torch.randn(60, 8, generator=g) + epoch * torch.randn(3, 8, generator=g)[bias]
         found = similarities(features, labels, bias)
         events.append({"event": "evaluation", "epoch": epoch, "test": {}, "similarity": found})
-    return Run(Path("runs") / folder, {}, "", {}, {}, events, {})
+    return RunRecord(Path("runs") / folder, {}, {}, {}, events, None)
 
 
 def test_figure_1_says_what_a_margin_does(tmp_path):
@@ -185,7 +185,7 @@ def test_figure_5_leaves_out_runs_that_are_not_there(tmp_path):
 
 def test_figure_5_passes_over_epochs_whose_features_were_not_finite(tmp_path):
     broken = fake_run(1, 2, 3)
-    broken.events[1]["similarity"] = None
+    broken.metrics[1]["similarity"] = None
     shown = numbers(figure_5({("eps-supcon", 0.0): broken}, tmp_path))
     assert shown["panels"][0]["epochs"] == [1, 3]
 
@@ -196,7 +196,7 @@ def test_figure_5_without_runs_names_the_command(tmp_path):
     ):
         figure_5({}, tmp_path)
     unasked = fake_run(1)
-    del unasked.events[0]["similarity"]
+    del unasked.metrics[0]["similarity"]
     message = r"some-run holds no similarities by epoch.*evaluate\.similarities=true.*"
     with pytest.raises(ValueError, match=message + "fairmargin reproduce figure5"):
         figure_5({("eps-supcon", 0.0): unasked}, tmp_path)
@@ -225,7 +225,7 @@ def test_figure_5_from_a_run_folder(tmp_path):
     chosen = config.load(dataset="biased-mnist-mini", method="eps-supcon", overrides=overrides)
     train(chosen, tmp_path / "run", console=Console(quiet=True))
     shown = numbers(
-        figure_5({("eps-supcon", 0.1): read_run(tmp_path / "run")}, tmp_path / "figures")
+        figure_5({("eps-supcon", 0.1): RunRecord.read(tmp_path / "run")}, tmp_path / "figures")
     )
     assert [panel["epochs"] for panel in shown["panels"]] == [[1, 2], [1, 2]]
     assert all(sum(counts) > 100 for panel in shown["panels"] for counts in panel["counts"])

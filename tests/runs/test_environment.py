@@ -11,15 +11,17 @@ from fairmargin.runs.environment import environment
 
 class TestEnvironment:
     command = (
-        "/home/somebody/.venv/bin/fairmargin", "train", "--dataset=/home/somebody/my data.csv", "--out", "~/runs/x",
-        "--set", "data.root='/home/somebody/x.csv'", "--set", 'data.many=["/home/somebody/a.csv", "b.csv"]',
-        "--set", "data.rho=0.9", "--set", "data.frost_dir=C:\\Users\\somebody\\frost", "relative/kept.toml",
+        "/home/somebody/.venv/bin/fairmargin", "train", "--dataset=/home/somebody/my data.csv",
+        "--out", "~/runs/x", "--set", "data.root='/home/somebody/x.csv'",
+        "--set", 'data.many=["/home/somebody/a.csv", "b.csv"]', "--set", "data.rho=0.9",
+        "--set", "data.frost_dir=C:\\Users\\somebody\\frost", "relative/kept.toml",
     )  # fmt: skip
 
     def test_has_what_the_contract_lists(self):
         facts = environment("cpu", 2, 1, ["fairmargin", "train"], {"train": "00"})
         assert list(facts) == [
-            "fairmargin", "python", "torch", "numpy", "platform", "device", "threads", "world_size", "git", "command",
+            "fairmargin", "python", "torch", "numpy", "platform", "device", "threads",
+            "world_size", "git", "command",
             "started", "data",
         ]  # fmt: skip
         assert facts["python"] == platform.python_version()

@@ -238,17 +238,17 @@ class TestReading:
         (tmp_path / "project" / "config.toml").write_text("")
         assert not is_run(tmp_path / "project")  # somebody's configuration
         assert not is_run(tmp_path / "nowhere")
-        with pytest.raises(RunError, match="is not the folder of a run"):
+        with pytest.raises(RunError, match=r"is not a run folder: it has a config\.toml, but"):
             RunRecord.read(tmp_path / "project")
 
     def test_damaged_files_are_named(self, tmp_path):
         path = make_run(tmp_path / "a")
         (path / "result.json").write_text('{"a": ')
-        with pytest.raises(RunError, match=r"result\.json is damaged"):
+        with pytest.raises(RunError, match=r"result\.json is not valid JSON"):
             RunRecord.read(path)
         (path / "result.json").unlink()
         (path / "config.toml").write_text("seed =")
-        with pytest.raises(RunError, match=r"config\.toml is damaged"):
+        with pytest.raises(RunError, match=r"config\.toml is not valid TOML"):
             RunRecord.read(path)
 
     def test_find_runs(self, tmp_path):

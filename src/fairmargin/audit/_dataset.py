@@ -1,8 +1,9 @@
-"""Which simple attributes of a training set tell its labels suspiciously well?
+"""Audit a dataset: which simple attributes of its training set tell the label suspiciously well?
 
-An attribute is a *shortcut* when it tells the label better than chance beyond doubt (corrected p below `alpha`) and well
-enough to be learned instead of it (it closes the share `strong` of the gap between chance and perfect). Surer than chance
-but weaker, it is a *correlate*: ones are written with less ink than eights, and that is no fault of the data.
+An attribute is a *shortcut* if it tells the label better than chance beyond doubt (corrected p
+below `alpha`) and well enough to be learned instead of it (it closes the share `strong` of the gap
+between chance and perfect). If it is surer than chance but weaker, it is a *correlate*: ones are
+written with less ink than eights, and that is no fault of the data.
 """
 
 import time
@@ -20,21 +21,26 @@ from fairmargin.audit.attributes import (
     image_statistics,
     metadata_attributes,
 )
-from fairmargin.audit.finding import CORRELATE, NOTHING, SHORTCUT, Finding, Scored
+from fairmargin.audit.finding import CORRELATE, NOTHING, SHORTCUT, Finding, Scored, Verdict
 from fairmargin.audit.section import Found, Progress, silent
 from fairmargin.audit.significance import Answers, Score
 from fairmargin.batch import DataInfo
 from fairmargin.data.split import Data, Split
 
-LEARNED = (
-    "blind model",
-    "clusters",
-)  # families; they stand below single attributes of the same verdict
-CLUSTERS = 32  # at least, where there are 50 samples for each
-FOLLOWS = 0.5  # share of the samples that contradict the bias, told as the bias says, from which on it is that bias
-TIED = 1.5  # times as frequent in its class as overall: a bias that goes with the label
-MOST_CLASSES = 100  # of the blind model, whose trees grow with them
-LEAST = 40  # samples
+# Families that stand below single attributes of the same verdict.
+LEARNED = ("blind model", "clusters")
+# Least number of clusters, if there are 50 samples for each.
+CLUSTERS = 32
+# An attribute is the known bias if it tells this share of contradicting samples as the bias says.
+FOLLOWS = 0.5
+# A bias goes with the label if it is this many times as frequent in its class as overall.
+TIED = 1.5
+# Most classes for the blind model, whose trees grow with them.
+MOST_CLASSES = 100
+# Least samples of an audit.
+LEAST = 40
+# A class with fewer samples gets a warning.
+FEW = 20
 
 
 def audit_data(
@@ -51,7 +57,9 @@ def audit_data(
     """Rank the simple attributes of the training split by how well they tell the label.
 
     Args:
-        columns: what else is known of every training sample, such as the other columns of a manifest.
+        data: the dataset; its bias labels serve only to check the answer.
+        columns: what else is known of every training sample, such as the other columns of a
+            manifest.
         permutations: of the labels, for the p-values; at least 1/alpha.
         alpha: level of the corrected p-values.
         strong: share of the gap between chance and perfect that a shortcut closes.
@@ -88,7 +96,7 @@ def audit_data(
     planted = _planted(findings, data.info)
     return Found(
         title=f"Audit of {data.info.name}",
-        verdict=_verdict(findings, scored),
+        verdict=_answer(findings, scored),
         json={
             "kind": "dataset",
             "dataset": data.info.name,
@@ -107,7 +115,13 @@ def audit_data(
 
 
 def drawn(length: int, samples: int, seed: int) -> np.ndarray:
-    """Positions of all, or of so many at random, in ascending order."""
+    """Draw positions at random and return them in ascending order; all of them if there are few.
+
+    Args:
+        length: how many there are.
+        samples: how many to draw at most.
+        seed: of the draw.
+    """
     if length <= samples:
         return np.arange(length)
     return np.sort(np.random.default_rng(seed).choice(length, samples, replace=False))
@@ -120,8 +134,8 @@ def _check_settings(permutations: int, alpha: float, strong: float, samples: int
         raise ValueError(f"the strength of a shortcut must lie in (0, 1]; got {strong:g}")
     if 1 / (1 + permutations) >= alpha:
         raise ValueError(
-            f"with {permutations} permutations no p-value is below {1 / (1 + permutations):.3g}, and alpha is {alpha:g}; "
-            f"take at least {int(1 / alpha)}"
+            f"with {permutations} permutations no p-value is below {1 / (1 + permutations):.3g}, "
+            f"and alpha is {alpha:g}; take at least {int(1 / alpha)}"
         )
     if samples < LEAST:
         raise ValueError(f"an audit needs at least {LEAST} samples; got {samples}")
@@ -130,7 +144,10 @@ def _check_settings(permutations: int, alpha: float, strong: float, samples: int
 def _chosen(
     data: Data, samples: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...], list[str]]:
-    """(positions [n], labels [n] from 0 up, class names, warnings): classes that cannot be halved are left out."""
+    """Return (positions [n], labels [n] from 0 up, class names, warnings).
+
+    Classes that cannot be halved are left out.
+    """
     everyone = data.train.labels.numpy()
     index = drawn(len(everyone), samples, seed)
     size = np.bincount(everyone[index], minlength=data.info.num_classes)
@@ -138,20 +155,20 @@ def _chosen(
     index = index[np.isin(everyone[index], kept)]
     if len(kept) < 2 or len(index) < LEAST:
         raise ValueError(
-            f"an audit needs at least {LEAST} training samples of two classes; {data.info.name} has {len(index)} of "
-            f"{len(kept)}: add samples, or mark fewer of them as test or validation"
+            f"an audit needs at least {LEAST} training samples of two classes; "
+            f"{data.info.name} has {len(index)} of {len(kept)}: "
+            "add samples, or mark fewer of them as test or validation"
         )
     names = tuple(data.info.class_names[y] for y in kept)
     dropped = [name for name, n in zip(data.info.class_names, size, strict=True) if n < 2]
-    warnings = (
-        [f"classes with fewer than two samples are left out: {', '.join(dropped)}"]
-        if dropped
-        else []
-    )
-    if size[kept].min() < 20:
+    warnings = []
+    if dropped:
+        warnings.append(f"classes with fewer than two samples are left out: {', '.join(dropped)}")
+    if size[kept].min() < FEW:
         least = names[int(size[kept].argmin())]
         warnings.append(
-            f'class "{least}" has only {size[kept].min()} samples; what is said of so few is uncertain'
+            f'class "{least}" has only {size[kept].min()} samples; '
+            "what is said of so few is uncertain"
         )
     return index, np.searchsorted(kept, everyone[index]), names, warnings
 
@@ -164,18 +181,27 @@ def _attributes(
     seed: int,
     progress: Progress,
 ) -> tuple[list[Attribute], list[str]]:
-    """(attributes from simple to learned, what was left out and why)."""
+    """Return (attributes from simple to learned, sentences about what was left out)."""
     where = torch.from_numpy(index)
-    known, left_out = metadata_attributes(
-        {name: [cells[i] for i in index] for name, cells in columns.items()}
-    )
+    chosen = {}
+    for name, cells in columns.items():
+        chosen[name] = [cells[i] for i in index]
+    known, left_out = metadata_attributes(chosen)
     statistics, thumbnails = image_statistics(split, where, progress)
     files = file_attributes(split, where, progress)
     return [*statistics, *files, *known, clusters(thumbnails, classes, seed)], left_out
 
 
 def clusters(thumbnails: np.ndarray, classes: int, seed: int) -> Attribute:
-    """Pictures that look alike from afar. The object itself may be what is alike, so this is never called a shortcut."""
+    """Cluster pictures that look alike from afar.
+
+    The object itself may be what is alike, so this is never called a shortcut.
+
+    Args:
+        thumbnails: [N, values].
+        classes: number of classes; there are at least two clusters for each.
+        seed: of the clusters.
+    """
     number = max(2, min(max(CLUSTERS, 2 * classes), len(thumbnails) // 50))
     found = MiniBatchKMeans(number, n_init=3, batch_size=4096, random_state=seed).fit(thumbnails)
     levels = tuple(f"cluster {k + 1}" for k in range(number))
@@ -197,39 +223,41 @@ def _ranked(
     scored: Scored,
     bias_of_class: np.ndarray | None,
 ) -> list[Finding]:
-    """By verdict, single attributes before learned ones, the stronger first."""
-    verdicts = [
-        _judged(a.attribute, s, alpha, strong) for a, s in zip(answers, scores, strict=True)
-    ]
-    level = (SHORTCUT, CORRELATE, NOTHING)
-    groups = [
-        2 * level.index(v) + (a.attribute.family in LEARNED)
-        for a, v in zip(answers, verdicts, strict=True)
-    ]
+    """Return a finding for each attribute: by verdict, single ones before learned, strong first."""
+    order = (SHORTCUT, CORRELATE, NOTHING)
+    verdicts: list[Verdict] = []
+    groups = []
+    for one, score in zip(answers, scores, strict=True):
+        verdict = _verdict_on(one.attribute, score, alpha, strong)
+        verdicts.append(verdict)
+        groups.append(2 * order.index(verdict) + (one.attribute.family in LEARNED))
     findings: list[Finding] = []
     for k in significance.rank(scores, groups):
-        stronger = [f for f in findings if f.verdict == SHORTCUT and f.echo_of is None]
         echo = None
         if verdicts[k] == SHORTCUT:
-            alike = (
-                f.attribute.name
-                for f in stronger
-                if significance.echoes(answers[k], f.answers, scored.labels)
-            )
-            echo = next(alike, None)
+            echo = _echo_of(answers[k], findings, scored)
         follows = _follows(answers[k], scored, bias_of_class)
         findings.append(Finding(answers[k], scores[k], verdicts[k], echo, follows))
     return findings
 
 
-def _judged(attribute: Attribute, score: Score, alpha: float, strong: float) -> str:
+def _echo_of(answers: Answers, findings: Sequence[Finding], scored: Scored) -> str | None:
+    """Return the name of the first shortcut that tells everything these answers do."""
+    for finding in findings:
+        leads = finding.verdict == SHORTCUT and finding.echo_of is None
+        if leads and significance.echoes(answers, finding.answers, scored.labels):
+            return finding.attribute.name
+    return None
+
+
+def _verdict_on(attribute: Attribute, score: Score, alpha: float, strong: float) -> Verdict:
     if score.p_corrected >= alpha:
         return NOTHING
     return SHORTCUT if score.strength >= strong and not attribute.sees_shape else CORRELATE
 
 
 def _bias_of_classes(data: Data) -> np.ndarray | None:
-    """The bias value that each class has most, [classes]; None where there is none that goes with the class."""
+    """Return the commonest bias of each class; None if the bias does not go with the label."""
     counts = data.info.counts.double().numpy()
     if data.train.bias is None or not counts.sum():
         return None
@@ -240,51 +268,51 @@ def _bias_of_classes(data: Data) -> np.ndarray | None:
 
 
 def _follows(answers: Answers, scored: Scored, bias_of_class: np.ndarray | None) -> float | None:
-    """Where label and bias disagree, how often the answer is a class with that bias; if they never do, how often at all."""
+    """Return how often the answer is a class with the sample's bias, where label and bias disagree.
+
+    If they never do, return how often it is at all.
+    """
     if bias_of_class is None or scored.split.bias is None:
         return None
-    labels, bias = (
-        values.numpy()[scored.index] for values in (scored.split.labels, scored.split.bias)
-    )
-    audited = np.unique(labels)  # the dataset's numbers of the classes, in the order of ours
-    sayable = np.isin(bias, bias_of_class[audited])  # the bias may be that of a class left out
+    labels = scored.split.labels.numpy()[scored.index]
+    bias = scored.split.bias.numpy()[scored.index]
+    # The dataset's numbers of the audited classes, in the order of `scored.names`.
+    audited = np.unique(labels)
+    # The bias may be that of a class which is left out; then no answer can follow it.
+    sayable = np.isin(bias, bias_of_class[audited])
     contradicts = sayable & (bias != bias_of_class[labels])
     at = contradicts if contradicts.any() else sayable
-    return (
-        float((bias_of_class[audited[answers.predicted]] == bias)[at].mean()) if at.any() else None
-    )
+    if not at.any():
+        return None
+    followed = bias_of_class[audited[answers.predicted]] == bias
+    return float(followed[at].mean())
 
 
 def _planted(findings: Sequence[Finding], info: DataInfo) -> dict[str, Any] | None:
-    """Whether the audit found the shortcut that was planted, and by which attribute."""
+    """Return whether the audit found the planted shortcut, and by which attribute."""
     text = info.notes.get("injected")
     if text is None:
         return None
+    planted = {"shortcut": text, "found": False, "by": None, "rank": None, "p_corrected": None}
     for rank, finding in enumerate(findings, 1):
         if finding.verdict == SHORTCUT and (finding.follows or 0) >= FOLLOWS:
             p = finding.score.p_corrected
-            return {
-                "shortcut": text,
-                "found": True,
-                "by": finding.attribute.name,
-                "rank": rank,
-                "p_corrected": p,
-            }
-    return {"shortcut": text, "found": False, "by": None, "rank": None, "p_corrected": None}
+            found = {"found": True, "by": finding.attribute.name, "rank": rank, "p_corrected": p}
+            return planted | found
+    return planted
 
 
-# Words
-
-
-def _verdict(findings: Sequence[Finding], scored: Scored) -> str:
+def _answer(findings: Sequence[Finding], scored: Scored) -> str:
+    """Say in one or two sentences what tells the label."""
     chance = 100 / len(scored.names)
     shortcuts = [f for f in findings if f.verdict == SHORTCUT]
     leaders = [f for f in shortcuts if f.echo_of is None]
     if not shortcuts:
         best = max(findings, key=lambda f: (f.attribute.family not in LEARNED, f.score.accuracy))
         return (
-            f"No shortcut found among {len(findings)} attributes. The one that tells most, the {best.attribute.name}, is right "
-            f"{100 * best.score.accuracy:.0f} % of the time; chance is {chance:.0f} %."
+            f"No shortcut found among {len(findings)} attributes. The one that tells most, the "
+            f"{best.attribute.name}, is right {100 * best.score.accuracy:.0f} % of the time; "
+            f"chance is {chance:.0f} %."
         )
     first = leaders[0]
     who = f"{first.attribute.name.capitalize()} alone tells"

@@ -1,4 +1,4 @@
-"""From an .npz file, or a dict of arrays, to what an audit of a model needs; or a message that says what is wrong."""
+"""Read and check the arrays that an audit of a model needs, from an .npz file or a dict."""
 
 import difflib
 from collections.abc import Mapping
@@ -12,33 +12,38 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 KEYS = (
-    "embeddings",
-    "features",
-    "labels",
-    "bias",
-    "logits",
-    "predicted",
-    "class_names",
-    "bias_names",
-    "counts",
-)
+    "embeddings", "features", "labels", "bias", "logits", "predicted",
+    "class_names", "bias_names", "counts",
+)  # fmt: skip
 UNKNOWN = -1
-MOST_ZEROS = 0.1  # share of zero rows above which they are no accident
+# A larger share of zero rows is a mistake of the export.
+MOST_ZEROS = 0.1
 
 Values = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """One row for each sample."""
+    """What an audit of a model looks at; one row for each sample.
 
-    embeddings: NDArray[np.float32]  # [N, D]
-    labels: Tensor  # [N]
-    bias: Tensor | None  # [N]; −1: unknown. None: nobody wrote it down
-    predicted: Tensor | None  # [N]; −1: no answer. None: there are embeddings only
+    Args:
+        embeddings: [N, D].
+        labels: [N] positions in `class_names`.
+        bias: [N] positions in `bias_names`, −1 for unknown; None if nobody wrote it down.
+        predicted: [N] positions in `class_names`, −1 for no answer; None if there are none.
+        class_names: of all classes.
+        bias_names: of all values of the bias.
+        counts: [classes, biases] of the training set; None if not known.
+        warnings: sentences about what was unusual.
+    """
+
+    embeddings: NDArray[np.float32]
+    labels: Tensor
+    bias: Tensor | None
+    predicted: Tensor | None
     class_names: tuple[str, ...]
     bias_names: tuple[str, ...]
-    counts: Tensor | None  # [classes, biases] of the training set, where known
+    counts: Tensor | None
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -46,23 +51,27 @@ class Arrays:
 
 
 def read(source: Path | str | Mapping[str, Any]) -> Arrays:
-    """Checked arrays.
+    """Read and check arrays.
 
-    Labels and bias may be text, also as bytes. Integers are positions in `class_names` and `bias_names` where those are given;
-    without, each value that occurs is a class, and named by itself.
+    Labels and bias may be text, also as bytes. Integers are positions in `class_names` and
+    `bias_names` if those are given; otherwise each value that occurs is a class, named by itself.
+
+    Args:
+        source: an .npz file, or a dict of arrays; `audit_arrays` lists their names.
     """
-    given, said = (
-        (dict(source), "the arrays")
-        if isinstance(source, Mapping)
-        else (_load(Path(source)), str(source))
-    )
-    given = {key: _text(key, np.asarray(value)) for key, value in given.items()}
-    if objects := [key for key, value in given.items() if value.dtype.hasobject]:
+    if isinstance(source, Mapping):
+        raw, said = dict(source), "the arrays"
+    else:
+        raw, said = _load(Path(source)), str(source)
+    given = {key: _text(key, np.asarray(value)) for key, value in raw.items()}
+    objects = [key for key, value in given.items() if value.dtype.hasobject]
+    if objects:
         raise ValueError(
             f"{said}: {objects[0]} holds Python objects; give numbers, or text as dtype=str"
         )
     warnings = _ignored(given)
-    if "predicted" in given:  # what the model answered counts, whatever its logits say
+    # What the model answered counts, whatever its logits say.
+    if "predicted" in given:
         given.pop("logits", None)
     embeddings = _embeddings(given, said, warnings)
     labels = _column(given, "labels", len(embeddings))
@@ -81,7 +90,8 @@ def read(source: Path | str | Mapping[str, Any]) -> Arrays:
     bias, biases = _biases(_column(given, "bias", len(embeddings)), _names(given, "bias_names"))
     if len(np.unique(y)) < 2:
         raise ValueError(
-            f"all {len(y)} labels are {classes[int(y[0])]!r}; an audit compares classes and needs two"
+            f"all {len(y)} labels are {classes[int(y[0])]!r}; "
+            "an audit compares classes and needs two"
         )
     return Arrays(
         embeddings,
@@ -103,7 +113,8 @@ def _load(path: Path) -> dict[str, Values]:
             if not hasattr(stored, "files"):
                 raise ValueError("it holds one array without a name")
             return {key: stored[key] for key in stored.files}
-    except Exception as error:  # zip, array header, pickle: each has its own
+    # The zip file, the array's header and pickle each raise errors of their own.
+    except Exception as error:
         raise ValueError(
             f"{path} cannot be read as an .npz of plain arrays ({error}); "
             "write it with numpy.savez(path, embeddings=…, labels=…), text as dtype=str"
@@ -111,7 +122,7 @@ def _load(path: Path) -> dict[str, Values]:
 
 
 def _text(key: str, values: Values) -> Values:
-    """Bytes as the text they spell."""
+    """Decode bytes as UTF-8 text; other values stay."""
     if values.dtype.kind != "S":
         return values
     try:
@@ -127,40 +138,41 @@ def _listed(given: Mapping[str, Values]) -> str:
 
 
 def _ignored(given: Mapping[str, Values]) -> list[str]:
-    said = []
+    """Return a warning for each array that an audit does not use."""
+    warnings = []
     for key in given:
         if key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, n=1)
-            said.append(
-                f'the array "{key}" is not used' + (f'; did you mean "{near[0]}"?' if near else "")
-            )
-    return said
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            warnings.append(f'the array "{key}" is not used{hint}')
+    return warnings
 
 
 def _embeddings(given: Mapping[str, Values], said: str, warnings: list[str]) -> NDArray[np.float32]:
     names = [name for name in ("embeddings", "features") if name in given]
     if len(names) != 1:
-        found = (
-            'both "embeddings" and "features"; leave one out'
-            if names
-            else f"{_listed(given)}. Add an array [N, D]"
-        )
+        found = f"{_listed(given)}. Add an array [N, D]"
+        if names:
+            found = 'both "embeddings" and "features"; leave one out'
         raise ValueError(f'{said} needs one array of "embeddings" (or "features"); it has {found}')
     x = given[names[0]]
     if x.ndim != 2 or not x.size:
         raise ValueError(
-            f"{names[0]} must have shape [N, D]; got {list(x.shape)}. Flatten what a sample is to a vector"
+            f"{names[0]} must have shape [N, D]; got {list(x.shape)}. "
+            "Flatten what a sample is to a vector"
         )
     if x.dtype.kind not in "fiu":
         raise ValueError(f"{names[0]} must be numbers; got {x.dtype}")
     x = np.ascontiguousarray(x, np.float32)
-    finite = np.isfinite(x.sum(1, dtype=np.float64))  # a NaN or inf always reaches the sum
+    # A NaN or inf always reaches the sum.
+    finite = np.isfinite(x.sum(1, dtype=np.float64))
     if not finite.all():
         raise ValueError(
-            f"{names[0]} has NaN or inf in {(~finite).sum()} of {len(x)} rows (first: row {int(finite.argmin())}); "
-            "leave those samples out, or export them again"
+            f"{names[0]} has NaN or inf in {(~finite).sum()} of {len(x)} rows "
+            f"(first: row {int(finite.argmin())}); leave those samples out, or export them again"
         )
-    if zeros := int((~x.any(1)).sum()):
+    zeros = int((~x.any(1)).sum())
+    if zeros:
         told = f"{zeros} of {len(x)} rows of {names[0]} are zeros"
         if zeros > MOST_ZEROS * len(x):
             raise ValueError(
@@ -181,7 +193,8 @@ def _column(given: Mapping[str, Values], name: str, length: int) -> Values | Non
     if values.dtype.kind == "f":
         if not np.array_equal(values, np.round(values)):
             raise ValueError(
-                f"{name} must be integers or text, one class for each sample; got {values.dtype} fractions"
+                f"{name} must be integers or text, one class for each sample; "
+                f"got {values.dtype} fractions"
             )
         values = values.astype(np.int64)
     return values.astype(np.int64) if values.dtype.kind in "biu" else values
@@ -191,14 +204,11 @@ def _answers(given: Mapping[str, Values], length: int) -> Values | None:
     logits = given.get("logits")
     if logits is None:
         return _column(given, "predicted", length)
-    if (
-        logits.ndim != 2
-        or len(logits) != length
-        or logits.dtype.kind not in "fiu"
-        or logits.shape[1] < 2
-    ):
+    shaped = logits.ndim == 2 and len(logits) == length and logits.shape[1] >= 2
+    if not shaped or logits.dtype.kind not in "fiu":
         raise ValueError(
-            f"logits must have shape [{length}, classes], one row for each embedding; got {list(logits.shape)}"
+            f"logits must have shape [{length}, classes], one row for each embedding; "
+            f"got {list(logits.shape)}"
         )
     top = logits.max(1)
     return np.where(np.isfinite(top), logits.argmax(1), UNKNOWN)
@@ -211,7 +221,7 @@ def _names(given: Mapping[str, Values], key: str) -> tuple[str, ...] | None:
 def _classes(
     labels: Values, answers: Values | None, logits: Values | None, names: tuple[str, ...] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, tuple[str, ...]]:
-    """Labels and answers as positions in the classes' names."""
+    """Return labels and answers as positions in the names of the classes, and those names."""
     if logits is not None:
         if labels.dtype.kind == "U" and names is None:
             raise ValueError(
@@ -224,7 +234,8 @@ def _classes(
             )
     if names is None and answers is not None and labels.dtype.kind != answers.dtype.kind:
         raise ValueError(
-            f"labels are {labels.dtype} and predicted are {answers.dtype}; give both in the same words"
+            f"labels are {labels.dtype} and predicted are {answers.dtype}; "
+            "give both in the same words"
         )
     if names is None:
         seen = labels if answers is None else np.concatenate([labels, answers[_known(answers)]])
@@ -250,18 +261,20 @@ def _coded(values: Values, among: Values) -> NDArray[np.int64]:
 def _positions(
     values: Values, names: tuple[str, ...], name: str, names_key: str
 ) -> NDArray[np.int64]:
-    """Positions in `names`; −1 for −1 or an empty text."""
+    """Return positions in `names`; −1 for −1 or an empty text."""
     if values.dtype.kind == "U":
-        if missing := set(map(str, np.unique(values[_known(values)]))) - set(names):
+        missing = set(map(str, np.unique(values[_known(values)]))) - set(names)
+        if missing:
             raise ValueError(
-                f"{name} holds {sorted(missing)[0]!r}, which is not in {names_key}: {', '.join(names)}"
+                f"{name} holds {sorted(missing)[0]!r}, which is not in {names_key}: "
+                f"{', '.join(names)}"
             )
         place = {word: k for k, word in enumerate(names)}
         return np.array([place.get(str(value), UNKNOWN) for value in values], np.int64)
     if values.min() < UNKNOWN or values.max() >= len(names):
         raise ValueError(
-            f"{name} must be from 0 to {len(names) - 1}, positions in the {len(names)} {names_key}; "
-            f"got values from {values.min()} to {values.max()}"
+            f"{name} must be from 0 to {len(names) - 1}, positions in the {len(names)} "
+            f"{names_key}; got values from {values.min()} to {values.max()}"
         )
     return values.astype(np.int64)
 
@@ -276,7 +289,7 @@ def _biases(
     among = np.unique(values[_known(values)])
     if among.dtype.kind != "U" and among[0] < 0:
         raise ValueError(
-            f"bias must be ≥ 0, or −1 for unknown; got {among[0]}. Recode the attribute from 0 up"
+            f"bias must be ≥ 0, or −1 for unknown; got {among[0]}. Recode it from 0 up"
         )
     return _coded(values, among), tuple(map(str, among))
 
@@ -287,7 +300,7 @@ def _counts(given: Mapping[str, Values], classes: int, biases: int) -> Tensor | 
         return None
     if counts.shape != (classes, biases) or counts.dtype.kind not in "iu":
         raise ValueError(
-            f"counts must be integers [{classes} classes, {biases} biases], the training samples of each group; "
-            f"got {counts.dtype} {list(counts.shape)}"
+            f"counts must be integers [{classes} classes, {biases} biases], the training samples "
+            f"of each group; got {counts.dtype} {list(counts.shape)}"
         )
     return torch.from_numpy(counts.astype(np.int64))

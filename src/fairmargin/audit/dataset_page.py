@@ -1,4 +1,4 @@
-"""An audit of a dataset as sections of a page: the ranking, what each shortcut looks like, how it was measured."""
+"""The page about a dataset: the ranking, what each shortcut looks like, how it was measured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,10 +12,16 @@ from fairmargin.audit.finding import CORRELATE, SHORTCUT, Finding, Scored
 from fairmargin.audit.section import Figure, Section, Table
 from fairmargin.audit.significance import Answers
 from fairmargin.report.figures import thin_bar
+from fairmargin.report.svg import signed
 
-PICTURED, CORRELATES = 4, 2  # shortcuts in pictures; where there are none, correlates
-EXAMPLES = 4  # pictures of each kind and class
-ROWS = 12  # classes in a figure
+# Shortcuts that are shown in pictures.
+PICTURED = 4
+# Correlates that are shown instead if there are no shortcuts.
+CORRELATES = 2
+# Pictures of each kind and class.
+EXAMPLES = 4
+# Classes in a figure.
+ROWS = 12
 
 
 def sections(
@@ -25,29 +31,36 @@ def sections(
     left_out: Sequence[str],
     planted: Mapping[str, Any] | None,
 ) -> list[Section]:
+    """Return the sections of the page.
+
+    Args:
+        findings: about all attributes, ranked.
+        scored: the samples they were measured on.
+        settings: of the audit.
+        left_out: sentences about what was not looked at.
+        planted: whether the planted shortcut was found; None if none was planted.
+    """
     leaders = [f for f in findings if f.verdict == SHORTCUT and f.echo_of is None]
     correlates = [f for f in findings if f.verdict == CORRELATE]
-    pages = [
-        _looks(k, f, scored) for k, f in enumerate(leaders[:PICTURED] or correlates[:CORRELATES], 1)
-    ]
-    return [
-        *([_planted_section(planted)] if planted else []),
-        _ranking(findings, scored),
-        *pages,
-        _method(settings, left_out),
-    ]
+    made = [_planted_section(planted)] if planted else []
+    made.append(_ranking(findings, scored))
+    for k, finding in enumerate(leaders[:PICTURED] or correlates[:CORRELATES], 1):
+        made.append(_looks(k, finding, scored))
+    return [*made, _method(settings, left_out)]
 
 
 def _planted_section(planted: Mapping[str, Any]) -> Section:
     if planted["found"]:
         lead = (
-            f"The shortcut {planted['shortcut']} was planted in these data, and the audit found it: {planted['by']}, "
-            f"rank {planted['rank']}, corrected p = {planted['p_corrected']:.3g}."
+            f"The shortcut {planted['shortcut']} was planted in these data, and the audit found "
+            f"it: {planted['by']}, rank {planted['rank']}, "
+            f"corrected p = {planted['p_corrected']:.3g}."
         )
     else:
         lead = (
-            f"The shortcut {planted['shortcut']} was planted in these data, and the audit reports none that follows it. "
-            "That is right where it is no more frequent than chance, and a miss where it is."
+            f"The shortcut {planted['shortcut']} was planted in these data, and the audit reports "
+            "none that follows it. That is right where it is no more frequent than chance, and a "
+            "miss where it is."
         )
     return Section("planted", "The planted shortcut", lead)
 
@@ -59,26 +72,32 @@ def _ranking(findings: Sequence[Finding], scored: Scored) -> Section:
     rows = []
     for rank, f in enumerate(findings, 1):
         bar = thin_bar(min(max(f.score.accuracy, 0), 1), None, None, chance)
-        right = Markup("{}{}").format(
-            f"{100 * f.score.accuracy:.1f} ± {100 * f.score.error:.1f}", bar
-        )
-        name = Markup("{}. {} <small>{}</small>").format(rank, f.attribute.name, f.attribute.family)
+        accuracy = f"{100 * f.score.accuracy:.1f} ± {100 * f.score.error:.1f}"
         kind = "echo" if f.echo_of else f.verdict
-        tag = Markup('<span class="verdict {}">{}</span>').format(kind, f.verdict)
-        follows = [f"{100 * f.follows:.0f}" if f.follows is not None else "–"] if has_bias else []
-        numbers = [f"{f.score.strength:.2f}".replace("-", "−"), f"{f.score.p_corrected:.3g}"]
-        rows.append([name, right, *numbers, tag, *follows, _remark(f, scored, rank_of)])
+        row = [
+            Markup("{}. {} <small>{}</small>").format(rank, f.attribute.name, f.attribute.family),
+            Markup("{}{}").format(accuracy, bar),
+            signed(f"{f.score.strength:.2f}"),
+            f"{f.score.p_corrected:.3g}",
+            Markup('<span class="verdict {}">{}</span>').format(kind, f.verdict),
+        ]
+        if has_bias:
+            row.append("–" if f.follows is None else f"{100 * f.follows:.0f}")
+        rows.append([*row, _remark(f, scored, rank_of)])
     lead = (
-        "Each attribute was fitted to one half of the training pictures and scored on the other, classes counted alike. "
-        f"Strength is 0 at chance ({100 * chance:.0f} %, the mark in the bar) and 1 when every label is told. An echo tells "
-        "nothing that a stronger one does not."
+        "Each attribute was fitted to one half of the training pictures and scored on the other, "
+        f"classes counted alike. Strength is 0 at chance ({100 * chance:.0f} %, the mark in the "
+        "bar) and 1 when every label is told. An echo tells nothing that a stronger one does not."
     )
+    head = ["attribute", "right, %", "strength", "p, corrected", "verdict", "remark"]
+    numeric = [1, 2, 3]
     if has_bias:
-        lead += " The known bias was not looked at; “follows bias” is how often an attribute says what the bias says where"
-        lead += " bias and label disagree."
-    bias = ["follows bias, %"] if has_bias else []
-    head = ["attribute", "right, %", "strength", "p, corrected", "verdict", *bias, "remark"]
-    numeric = (1, 2, 3, *((5,) if has_bias else ()))
+        lead += (
+            " The known bias was not looked at; “follows bias” is how often an attribute says what "
+            "the bias says where bias and label disagree."
+        )
+        head.insert(5, "follows bias, %")
+        numeric.append(5)
     return Section("ranking", "What tells the label", lead, tables=[Table(head, rows, numeric)])
 
 
@@ -100,26 +119,30 @@ def _looks(k: int, finding: Finding, scored: Scored) -> Section:
     classes = np.argsort(-finding.score.recall, kind="stable")[:ROWS]
     classes.sort()
     lead = (
-        f"On the left pictures of each class such as the {name} expects, on the right pictures that contradict it: without "
-        "enough of those, no method can tell the shortcut from the label."
+        f"On the left pictures of each class such as the {name} expects, on the right pictures "
+        "that contradict it: without enough of those, no method can tell the shortcut from the "
+        "label."
     )
     if finding.verdict == CORRELATE:
-        lead = f"A correlate, not called a shortcut: the {name} tells something about the label, but far from all."
+        lead = (
+            f"A correlate, not called a shortcut: the {name} tells something about the label, but "
+            "far from all."
+        )
     figures = [_values(finding, scored, classes), _examples(finding, scored, classes)]
     return Section(f"look-{k}", f"What it looks like: {name}", lead, figures)
 
 
 def _values(finding: Finding, scored: Scored, classes: np.ndarray) -> Figure:
-    attribute, names = finding.attribute, [scored.names[y] for y in classes]
+    attribute = finding.attribute
+    names = [scored.names[y] for y in classes]
     at = np.isin(scored.labels, classes)
     labels = np.searchsorted(classes, scored.labels[at])
     label = f"{attribute.name.capitalize()} of each class"
     if attribute.kind in ("colour", "number"):
         values = finding.answers.values[at]
         if attribute.kind == "colour":
-            return Figure(
-                label, drawings.colour_bars(values, labels, names, label), "Each bar is one class."
-            )
+            bars = drawings.colour_bars(values, labels, names, label)
+            return Figure(label, bars, "Each bar is one class.")
         caption = "Dot: middle value; thick: half of the samples; thin: nine tenths."
         return Figure(label, drawings.boxes(values[:, 0], labels, names, label), caption)
     if attribute.kind == "category":
@@ -127,9 +150,8 @@ def _values(finding: Finding, scored: Scored, classes: np.ndarray) -> Figure:
     told = np.searchsorted(classes, finding.answers.predicted[at])
     known = np.isin(finding.answers.predicted[at], classes)
     share = _shares(labels[known], told[known], len(names), len(names))
-    body = drawings.share_map(
-        share, names, names, f"Classes as the {attribute.name} alone tells them"
-    )
+    said = f"Classes as the {attribute.name} alone tells them"
+    body = drawings.share_map(share, names, names, said)
     caption = "Rows: the label. Columns: what the attribute alone says, in per cent."
     return Figure(f"What the {attribute.name} takes each class for", body, caption)
 
@@ -142,9 +164,8 @@ def _levels(
     common.sort()
     share = _shares(labels, codes, len(names), len(levels))[:, common]
     body = drawings.share_map(share, names, [levels[k] for k in common], label)
-    return Figure(
-        label, body, "Rows: the label. Columns: the commonest values, in per cent of the row."
-    )
+    caption = "Rows: the label. Columns: the commonest values, in per cent of the row."
+    return Figure(label, body, caption)
 
 
 def _shares(rows: np.ndarray, columns: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -169,7 +190,7 @@ def _examples(finding: Finding, scored: Scored, classes: np.ndarray) -> Figure:
 
 
 def _shown(answers: Answers, scored: Scored, among: np.ndarray) -> list[drawings.Shown]:
-    """The samples the attribute is surest of; where it is equally sure of many, any of them."""
+    """Return the samples the attribute is surest of, in random order where it is equally sure."""
     where = np.random.default_rng(0).permutation(np.flatnonzero(among))
     where = where[np.argsort(-answers.confidence[where], kind="stable")][:EXAMPLES]
     if not len(where):
@@ -183,9 +204,10 @@ def _shown(answers: Answers, scored: Scored, among: np.ndarray) -> list[drawings
 
 def _method(settings: Mapping[str, Any], left_out: Sequence[str]) -> Section:
     lead = (
-        "The labels of the scored half were permuted; one permutation serves all attributes, and the largest standardised "
-        "score of each corrects for looking at many. A shortcut has a corrected p below the level and at least the strength "
-        "below; what is surer than chance but weaker is a correlate. Samples are taken to be independent of each other: "
+        "The labels of the scored half were permuted; one permutation serves all attributes, and "
+        "the largest standardised score of each corrects for looking at many. A shortcut has a "
+        "corrected p below the level and at least the strength below; what is surer than chance "
+        "but weaker is a correlate. Samples are taken to be independent of each other: "
         "near-duplicates make everything look surer than it is."
     )
     rows = [

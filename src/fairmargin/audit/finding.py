@@ -1,6 +1,7 @@
-"""What an audit of a dataset finds out about an attribute, and the samples it was found out on."""
+"""What an audit of a dataset says about one attribute, and the samples it was measured on."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -8,31 +9,48 @@ from fairmargin.audit.attributes import Attribute
 from fairmargin.audit.significance import Answers, Score
 from fairmargin.data.split import Split
 
-SHORTCUT, CORRELATE, NOTHING = "shortcut", "correlate", "nothing"
+Verdict = Literal["shortcut", "correlate", "nothing"]
+SHORTCUT: Verdict = "shortcut"
+CORRELATE: Verdict = "correlate"
+NOTHING: Verdict = "nothing"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one attribute."""
+    """What was measured of one attribute.
+
+    Args:
+        answers: what the attribute says about each scored sample.
+        score: how often that is right.
+        verdict: what to think of it.
+        echo_of: name of a stronger shortcut that tells everything this one does.
+        follows: of the samples that contradict the known bias, the share told as the bias says.
+    """
 
     answers: Answers
     score: Score
-    verdict: str
-    echo_of: str | None = None  # the name of a stronger shortcut beside which it tells nothing
-    follows: float | None = (
-        None  # of the samples that contradict the known bias, the share told as the bias says
-    )
+    verdict: Verdict
+    echo_of: str | None = None
+    follows: float | None = None
 
     @property
     def attribute(self) -> Attribute:
+        """What was measured."""
         return self.answers.attribute
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The samples attributes were scored on, by class names that are audited."""
+    """The samples that attributes were scored on.
+
+    Args:
+        split: that the samples come from.
+        index: [n] positions in the split.
+        labels: [n] positions in `names`.
+        names: of the audited classes.
+    """
 
     split: Split
-    index: np.ndarray  # [n] positions in the split
-    labels: np.ndarray  # [n]
+    index: np.ndarray
+    labels: np.ndarray
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""One self-contained HTML page, and a JSON file, of what an audit found."""
+"""Write what an audit found: one self-contained HTML page and a JSON file."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,12 @@ PAGE, NUMBERS = "audit.html", "audit.json"
 
 
 def write(found: Found, folder: Path) -> tuple[Path, Path]:
-    """(page, numbers): `audit.html` and `audit.json` in the folder, which is made."""
+    """Write `audit.html` and `audit.json` and return their paths.
+
+    Args:
+        found: the outcome of an audit.
+        folder: where to; it is made.
+    """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"cannot write into {folder}, which is a file; give a folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
@@ -22,7 +27,9 @@ def write(found: Found, folder: Path) -> tuple[Path, Path]:
 
 
 def render(found: Found) -> str:
-    repeated = [section.id for section in found.sections]
-    if len(set(repeated)) < len(repeated):
-        raise ValueError(f"sections of a page need ids of their own; got {', '.join(repeated)}")
-    return template.environment("fairmargin.audit").get_template("page.html").render(found=found)
+    """Return the page as HTML."""
+    ids = [section.id for section in found.sections]
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"sections of a page need ids of their own; got {', '.join(ids)}")
+    page = template.environment("fairmargin.audit").get_template("page.html")
+    return page.render(found=found)

@@ -1,6 +1,9 @@
-"""Does training remove a planted shortcut? Cross-entropy, and ε-SupInfoNCE+FairKL with the planted bias labels."""
+"""Does training remove a planted shortcut?
 
-from collections.abc import Callable, Sequence
+Compares cross-entropy with ε-SupInfoNCE+FairKL, which gets the planted bias labels.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -27,11 +30,14 @@ def retrain(
     seed: int,
     progress: Progress = silent,
 ) -> dict[str, dict[str, float]]:
-    """Accuracies of each method on the test split, where the shortcut says nothing.
+    """Train each method and return its accuracies on the test split, where the shortcut is no help.
 
     Args:
         config_of: the configuration of a method; its dataset is not built, `data` is used.
+        data: with the planted shortcut.
         samples: how many training samples at most, drawn as the audit draws them.
+        seed: of that draw.
+        progress: called at every step.
     """
     data = _reduced(data, samples, seed)
     return {name: _trained(name, config_of(name), data, progress) for name in METHODS}
@@ -66,26 +72,29 @@ def _trained(name: str, config: Config, data: Data, progress: Progress) -> dict[
 
 
 def with_retraining(found: Found, accuracy: dict[str, dict[str, float]]) -> Found:
-    """The same findings and what training made of the shortcut, after the section on finding it."""
-    return replace(
-        found,
-        json={**found.json, "cure": accuracy},
-        sections=[*found.sections[:1], _section(accuracy), *found.sections[1:]],
-    )
+    """Add what training made of the shortcut to the findings, after their first section.
+
+    Args:
+        found: the outcome of the audit.
+        accuracy: of each method, as `retrain` returns it.
+    """
+    numbers = {**found.json, "cure": accuracy}
+    sections = [*found.sections[:1], _section(accuracy), *found.sections[1:]]
+    return replace(found, json=numbers, sections=sections)
 
 
 def _section(accuracy: dict[str, dict[str, float]]) -> Section:
     lead = (
-        "Both methods saw the same pictures with the planted shortcut; the second was also told the planted value of each. In "
-        "the test pictures every value is equally likely. “Conflicting” are test pictures on which the shortcut misleads. "
+        "Both methods saw the same pictures with the planted shortcut; the second was also told "
+        "the planted value of each. In the test pictures every value is equally likely. "
+        "“Conflicting” are test pictures on which the shortcut misleads. "
         "One seed; the last epoch."
     )
-    rows = [[name, *(_percent(values, key) for key in SHOWN)] for name, values in accuracy.items()]
-    return Section("cure", "Does training remove it?", lead, tables=[_table(rows)])
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Table:
-    return Table(["method", *(f"{name}, %" for name in SHOWN)], rows, (1, 2, 3))
+    head = ["method", *(f"{name}, %" for name in SHOWN)]
+    rows = []
+    for name, values in accuracy.items():
+        rows.append([name, *(_percent(values, key) for key in SHOWN)])
+    return Section("cure", "Does training remove it?", lead, tables=[Table(head, rows, (1, 2, 3))])
 
 
 def _percent(values: dict[str, float], key: str) -> str:

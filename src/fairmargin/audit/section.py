@@ -1,4 +1,4 @@
-"""What an audit finds, in the two forms it is handed on: numbers for a file, sections for a page."""
+"""The outcome of an audit: numbers for a file, and sections for a page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,46 +6,71 @@ from typing import Any
 
 from markupsafe import Markup
 
-Progress = Callable[[str, int, int], None]  # (what is being done, done, of how many)
+# Called with what is being done, how much of it is done, and of how much.
+Progress = Callable[[str, int, int], None]
 
 
 def silent(doing: str, done: int, total: int) -> None:
-    """For callers that want no progress."""
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are texts, or Markup for what is HTML already; the first column names the row."""
+    """A table whose first column names the row.
+
+    Args:
+        head: titles of the columns.
+        rows: cells, as text or as Markup where they are HTML already.
+        numeric: columns that are set flush right.
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Markup]]
-    numeric: Sequence[int] = ()  # columns that are set flush right
+    numeric: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class Figure:
+    """One `<svg>`, or a strip of pictures, with its title."""
+
     title: str
-    body: Markup  # one <svg>, or a strip of pictures
+    body: Markup
     caption: str = ""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page; its figures stand before its tables."""
+    """One part of the page; its figures stand before its tables.
 
-    id: str  # of the HTML element, unique on the page
+    Args:
+        id: of the HTML element, unique on the page.
+        title: its heading.
+        lead: what is shown and how to read it, in a sentence or two.
+        figures: shown first.
+        tables: shown after them.
+    """
+
+    id: str
     title: str
-    lead: str  # what is shown, and how to read it, in a sentence or two
+    lead: str
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
 
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of one audit."""
+    """The outcome of one audit.
+
+    Args:
+        title: of the page.
+        verdict: the answer in one or two sentences.
+        json: everything measured, for audit.json; None stands for NaN.
+        sections: of the page.
+        warnings: sentences that limit what the numbers mean.
+    """
 
     title: str
-    verdict: str  # the answer in one or two sentences
-    json: dict[str, Any]  # no NaN: None instead
+    verdict: str
+    json: dict[str, Any]
     sections: Sequence[Section] = ()
     warnings: Sequence[str] = field(default_factory=tuple)

@@ -1,8 +1,9 @@
-"""How well an attribute tells the label, measured on samples it was not fitted to, and whether chance could do as well.
+"""Measure how well an attribute tells the label, and whether chance could do as well.
 
-One half of the samples fits a shallow predictor to each attribute; the other half scores it. For the test the labels of the
-scoring half are permuted: the predictors stay as they are, so one permutation serves all attributes at once, and the largest
-standardised score of each permutation corrects for having looked at many (Westfall & Young, 1993).
+One half of the samples fits a shallow predictor to each attribute; the other half scores it. For
+the test the labels of the scoring half are permuted. The predictors stay as they are, so one
+permutation serves all attributes at once, and the largest standardised score of each permutation
+corrects for having looked at many (Westfall & Young, 1993).
 """
 
 from collections.abc import Sequence
@@ -15,45 +16,71 @@ from sklearn.tree import DecisionTreeClassifier
 from fairmargin.audit.attributes import Attribute
 from fairmargin.audit.section import Progress, silent
 
-LEAVES = 4  # of a tree for each class, at least 32 in all
+# Leaves of a tree for each class; at least 32 in all.
+LEAVES = 4
 SMALLEST_LEAF = 5
-FEW = 5  # mistakes, from which on they are looked at
-SAME = 0.95  # of the answers
-TREES, MOST_LEAVES = 60, 2048  # of the blind model
+# With fewer mistakes than this, answers are compared instead of mistakes.
+FEW = 5
+# Share of equal answers from which on two attributes say the same.
+SAME = 0.95
+# Of the blind model.
+TREES = 60
+MOST_LEAVES = 2048
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What an attribute alone says about each scored sample."""
+    """What an attribute alone says about each scored sample.
+
+    Args:
+        attribute: of all samples.
+        values: of the scored samples, [n, columns] or, of a category, [n].
+        predicted: [n] classes.
+        confidence: [n], of the predicted class if all classes were equally frequent.
+    """
 
     attribute: Attribute
-    values: np.ndarray  # [n, columns], or [n] of a category: the attribute of the scored samples
-    predicted: np.ndarray  # [n]
-    confidence: np.ndarray  # [n], of the predicted class when all classes are equally frequent
+    values: np.ndarray
+    predicted: np.ndarray
+    confidence: np.ndarray
 
 
 @dataclass(frozen=True)
 class Score:
-    """Balanced accuracy on the scored half, and how surprising it is."""
+    """Balanced accuracy on the scored half, and how surprising it is.
+
+    Args:
+        accuracy: the mean of `recall`.
+        error: its standard error.
+        recall: [classes] share of right answers.
+        p: probability that chance does as well.
+        p_corrected: the same for the best of all attributes.
+    """
 
     accuracy: float
-    error: float  # its standard error
-    recall: np.ndarray  # [classes]
+    error: float
+    recall: np.ndarray
     p: float
     p_corrected: float
 
     @property
     def strength(self) -> float:
-        """0 at chance, 1 when every label is told."""
+        """Share of the way from chance to perfect: 0 at chance, 1 if every label is told."""
         chance = 1 / len(self.recall)
         return (self.accuracy - chance) / (1 - chance)
 
 
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(fit, score): each class cut in two at random."""
+    """Cut each class in two at random; return positions of (the fitting half, the scoring half).
+
+    Args:
+        labels: [N] classes.
+        seed: of the cut.
+    """
     random = np.random.default_rng(seed)
     order = random.permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]  # by class, random inside
+    # By class, in random order inside.
+    order = order[np.argsort(labels[order], kind="stable")]
     rank = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
     return np.sort(order[rank % 2 == 0]), np.sort(order[rank % 2 == 1])
 
@@ -61,7 +88,17 @@ def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def ask(
     attribute: Attribute, labels: np.ndarray, fit: np.ndarray, score: np.ndarray, classes: int
 ) -> Answers:
-    """Fit a table to a category and a small tree to numbers, classes counted alike."""
+    """Fit a table to a category or a small tree to numbers, and return what it says.
+
+    Every class counts alike.
+
+    Args:
+        attribute: of all samples.
+        labels: [N] of all samples.
+        fit: positions of the fitting half.
+        score: positions of the scoring half.
+        classes: number of classes.
+    """
     if attribute.kind == "category":
         table = np.zeros((len(attribute.levels), classes))
         np.add.at(table, (attribute.values[fit], labels[fit]), 1)
@@ -89,7 +126,17 @@ def ask_together(
     score: np.ndarray,
     seed: int,
 ) -> Answers:
-    """The blind model: all numbers about a picture at once, none of which sees what it shows."""
+    """Return what the blind model says: a forest on all numbers about a picture at once.
+
+    None of these numbers sees what a picture shows.
+
+    Args:
+        attributes: whose numbers are used; categories are left out.
+        labels: [N] of all samples.
+        fit: positions of the fitting half.
+        score: positions of the scoring half.
+        seed: of the forest.
+    """
     values = np.concatenate([a.values for a in attributes if a.kind != "category"], 1)
     forest = ExtraTreesClassifier(
         TREES,
@@ -113,9 +160,17 @@ def judge(
     seed: int,
     progress: Progress = silent,
 ) -> list[Score]:
-    """A score for each attribute; `labels` are those of the scored half, every class among them.
+    """Score each attribute.
 
     p = (1 + permutations at least as good) / (1 + permutations).
+
+    Args:
+        answers: of the attributes.
+        labels: [n] of the scored half, with every class among them.
+        classes: number of classes.
+        permutations: of the labels.
+        seed: of the permutations.
+        progress: called now and then.
     """
     said = np.stack([one.predicted for one in answers]).astype(np.int16)  # [attributes, n]
     number = np.bincount(labels, minlength=classes)
@@ -131,11 +186,12 @@ def judge(
         if b % 50 == 49 or b + 1 == permutations:
             progress("permuting labels", b + 1, permutations)
     deviation = chance.std(0)
-    spread = np.where(
-        deviation > 1e-9, deviation, np.inf
-    )  # one answer for all samples: never surprising
-    z, z_chance = (observed - 1 / classes) / spread, (chance - 1 / classes) / spread
-    tiny = 1e-9  # rounding must not make a permutation worse than itself
+    # One answer for all samples has no deviation and is never surprising.
+    spread = np.where(deviation > 1e-9, deviation, np.inf)
+    z = (observed - 1 / classes) / spread
+    z_chance = (chance - 1 / classes) / spread
+    # Rounding must not make a permutation worse than itself.
+    tiny = 1e-9
     p = (1 + (chance >= observed - tiny).sum(0)) / (1 + permutations)
     p_corrected = (1 + (z_chance.max(1)[:, None] >= z - tiny).sum(0)) / (1 + permutations)
     return [
@@ -153,9 +209,17 @@ def _score(
 
 
 def rank(scores: Sequence[Score], groups: Sequence[int]) -> list[int]:
-    """Positions, group by group, the strongest first. Of those within two standard errors of the strongest left the one
-    that stands first in `scores` comes first."""
-    left, order = sorted(range(len(scores)), key=lambda k: groups[k]), []
+    """Return positions in `scores`, group by group, the strongest first.
+
+    Of those within two standard errors of the strongest that is left, the one that stands first in
+    `scores` comes first.
+
+    Args:
+        scores: the simplest attribute first.
+        groups: number of the group of each; the lowest comes first.
+    """
+    left = sorted(range(len(scores)), key=lambda k: groups[k])
+    order: list[int] = []
     while left:
         rivals = [k for k in left if groups[k] == groups[left[0]]]
         best = max((scores[k] for k in rivals), key=lambda score: score.accuracy)
@@ -165,9 +229,15 @@ def rank(scores: Sequence[Score], groups: Sequence[int]) -> list[int]:
 
 
 def echoes(answers: Answers, stronger: Answers, labels: np.ndarray) -> bool:
-    """Whether `answers` tells nothing that `stronger` does not: where that is wrong, it is right half as often or less.
+    """Return True if `answers` tells nothing that `stronger` does not.
 
-    Where the stronger makes hardly any mistakes to compare, whether both say the same.
+    That is so if `answers` is right half as often, or less, where `stronger` is wrong. If
+    `stronger` makes hardly any mistakes, it is so if both say the same.
+
+    Args:
+        answers: of the weaker attribute.
+        stronger: answers of the other.
+        labels: [n] of the scored samples.
     """
     wrong = stronger.predicted != labels
     if wrong.sum() < FEW:

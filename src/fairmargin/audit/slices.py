@@ -1,9 +1,12 @@
-"""Where a model fails, found without bias labels: groups of like samples of a class that are wrong more often than the rest.
+"""Find where a model fails, without bias labels.
 
-Samples are split at random into two halves. On the first, the embeddings of each class are clustered, and clusters that
-look worse than the rest of their class are proposed. On the second, every proposal is tested (one-sided exact test of
-Fisher, corrected over the proposals by Holm's method). Clusters are made from embeddings alone, and the half that
-proposes never confirms, so a model whose mistakes are random has a slice reported with probability `alpha` at most.
+A slice is a group of similar samples of one class that are wrong more often than the rest of it.
+
+Samples are split at random into two halves. On the first, the embeddings of each class are
+clustered, and clusters that look worse than the rest of their class are proposed. On the second,
+every proposal is tested (one-sided exact test of Fisher, corrected over the proposals by Holm's
+method). Clusters are made from embeddings alone, and the half that proposes never confirms, so a
+model whose mistakes are random has a slice reported with probability `alpha` at most.
 """
 
 from collections.abc import Iterator
@@ -19,18 +22,26 @@ from sklearn.metrics import silhouette_score
 from fairmargin.audit.section import Progress, silent
 from fairmargin.evaluate.accuracy import wilson
 
-CHOICES = (2, 4, 8, 16)  # clusters of a class
-LEAST = 10  # samples of a slice in each half, without which its error rate is hardly a number
-SMALLEST = 4 * LEAST  # samples of a class that is looked at: a slice and a rest in each half
-MARGIN = 0.05  # by which a slice's error rate exceeds that of the rest; less may be significant and still not matter
-PROMISING = 0.1  # p on the first half below which a cluster is proposed
-WIDTH = 32  # directions of largest spread inside the classes, in which clusters are looked for
-FITTED, JUDGED = (
-    2000,
-    1000,
-)  # samples of a class that clusters are fitted to, and that silhouettes are taken of
-SPREAD = 20_000  # samples that the directions are taken from
-ROWS = 8192  # projected at a time
+# Numbers of clusters of a class that are tried.
+CHOICES = (2, 4, 8, 16)
+# Least samples of a slice in each half; with fewer its error rate says hardly anything.
+LEAST = 10
+# Least samples of a class that is looked at: a slice and a rest in each half.
+SMALLEST = 4 * LEAST
+# Least difference of error rates; a smaller one may be significant and still not matter.
+MARGIN = 0.05
+# A cluster is proposed if its p on the first half is at most this.
+PROMISING = 0.1
+# Directions of largest spread inside the classes, in which clusters are looked for.
+WIDTH = 32
+# Samples of a class that clusters are fitted to.
+FITTED = 2000
+# Samples of a class that silhouettes are computed from.
+JUDGED = 1000
+# Samples that the directions are computed from.
+SPREAD = 20_000
+# Rows that are projected at a time.
+ROWS = 8192
 
 Array = NDArray[np.float32]
 Index = NDArray[np.int64]
@@ -48,36 +59,57 @@ class ErrorRate:
 
     @staticmethod
     def of(wrong: int, n: int) -> "ErrorRate":
+        """Return the rate of `wrong` answers out of n."""
         low, high = wilson(torch.tensor(wrong), torch.tensor(n))
         return ErrorRate(n, wrong, wrong / n, float(low), float(high))
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Samples of one class that lie together and are wrong more often than the rest of the class."""
+    """Samples of one class that lie together and are wrong more often than the rest of the class.
+
+    Args:
+        label: the class.
+        members: positions, of both halves, the most central first.
+        mistakes: the wrong ones among them.
+        discovery: error rate on the half that proposed it, where it was chosen for being high.
+        confirmation: error rate on the other half: the number to believe.
+        rest: error rate of the rest of the class, on the other half.
+        p: on the other half.
+        corrected: p corrected for the number of slices tested.
+    """
 
     label: int
-    members: Index  # positions, of both halves, the most central first
-    mistakes: Index  # the wrong ones among them
-    discovery: ErrorRate  # on the half that proposed it, where it was chosen for being high
-    confirmation: ErrorRate  # on the other half: the number to believe
-    rest: ErrorRate  # the rest of the class, on the other half
-    p: float  # on the other half
-    corrected: float  # for the number of slices tested
+    members: Index
+    mistakes: Index
+    discovery: ErrorRate
+    confirmation: ErrorRate
+    rest: ErrorRate
+    p: float
+    corrected: float
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Those that were confirmed, the one with the highest error rate first, and how they were looked for."""
+    """The slices of a model.
+
+    Args:
+        found: confirmed ones, the highest error rate first.
+        rejected: proposed on the first half, not confirmed on the second.
+        clusters: number of clusters of each class that was clustered.
+        left_out: classes with too few samples.
+        alpha: level of the corrected p-values.
+    """
 
     found: tuple[Slice, ...]
-    rejected: tuple[Slice, ...]  # proposed on the first half, not confirmed on the second
-    clusters: dict[int, int]  # of each class that was clustered
-    left_out: tuple[int, ...]  # classes with too few samples
+    rejected: tuple[Slice, ...]
+    clusters: dict[int, int]
+    left_out: tuple[int, ...]
     alpha: float
 
     @property
     def tested(self) -> int:
+        """How many slices were proposed and tested."""
         return len(self.found) + len(self.rejected)
 
 
@@ -93,7 +125,7 @@ def find_slices(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Slices:
-    """Slices of a model with these answers.
+    """Find the slices of a model with these answers.
 
     Args:
         embeddings: [N, D]; of the model, or better of another one (docs/embeddings.md says why).
@@ -104,13 +136,16 @@ def find_slices(
         margin: least difference between the error rates of a slice and of the rest of its class.
         least: samples that a slice has in each half.
         seed: of the halves and of the clusters.
+        progress: called after each class.
     """
     _check(embeddings, labels, predicted, clusters, alpha)
     random = np.random.default_rng(seed)
     first = _halves(labels, random)
     directions = _directions(embeddings, labels, np.flatnonzero(first), random)
     wrong = predicted != labels
-    proposals, used, left_out = [], {}, []
+    proposals: list[Slice] = []
+    used: dict[int, int] = {}
+    left_out: list[int] = []
     classes = np.unique(labels)
     for done, y in enumerate(classes.tolist()):
         progress("looking for slices", done, len(classes))
@@ -137,7 +172,8 @@ def _check(
     for name, ids in (("labels", labels), ("predicted", predicted)):
         if ids.shape != (len(embeddings),):
             raise ValueError(
-                f"{name} must have shape [{len(embeddings)}], one for each embedding; got {list(ids.shape)}"
+                f"{name} must have shape [{len(embeddings)}], one for each embedding; "
+                f"got {list(ids.shape)}"
             )
     if clusters is not None and clusters < 2:
         raise ValueError(f"clusters must be at least 2, or None to choose; got {clusters}")
@@ -146,7 +182,7 @@ def _check(
 
 
 def _halves(labels: Index, random: np.random.Generator) -> NDArray[np.bool_]:
-    """[N] whether a sample belongs to the first half: every other one of each class, in random order."""
+    """Return [N], True for samples of the first half: every other one of each class, at random."""
     order = random.permutation(len(labels))
     order = order[labels[order].argsort(kind="stable")]
     first = np.zeros(len(labels), bool)
@@ -157,7 +193,10 @@ def _halves(labels: Index, random: np.random.Generator) -> NDArray[np.bool_]:
 def _directions(
     embeddings: Array, labels: Index, among: Index, random: np.random.Generator
 ) -> Array:
-    """[D, at most WIDTH] orthonormal: where samples of a class differ most, pooled over the classes."""
+    """Return [D, ≤ WIDTH] orthonormal directions in which samples of a class differ most.
+
+    The spread is pooled over the classes.
+    """
     if len(among) > SPREAD:
         among = np.sort(random.choice(among, SPREAD, replace=False))
     z = _unit(embeddings[among])
@@ -171,7 +210,7 @@ def _directions(
 
 
 def _unit(x: Array) -> Array:
-    """Rows of length 1, where zero rows stay zero: cosines are what the losses and the rest of the audit look at."""
+    """Scale rows to length 1, because losses and audits compare cosines; zero rows stay zero."""
     length = np.linalg.norm(x, axis=1, keepdims=True)
     return np.divide(x, length, out=np.zeros(x.shape, np.float32), where=length > 0)
 
@@ -184,13 +223,18 @@ def _projected(embeddings: Array, members: Index, directions: Array) -> Array:
 def _clustered(
     x: Array, first: NDArray[np.bool_], clusters: int | None, most: int, random: np.random.Generator
 ) -> tuple[Index, Array, int]:
-    """(cluster of each sample, its distance from the centre, how many clusters); centres come from the first half."""
+    """Return (cluster of each sample, its distance from the centre, number of clusters).
+
+    Centres come from the first half.
+    """
     fitted = x[first]
     if len(fitted) > FITTED:
         fitted = fitted[random.choice(len(fitted), FITTED, replace=False)]
-    distinct = len(np.unique(fitted, axis=0))  # k-means complains of more clusters than that
-    choices = [min(k, most, distinct) for k in (CHOICES if clusters is None else (clusters,))]
-    best = _best_means(fitted, sorted(set(choices)), random)
+    # K-means warns about more clusters than different samples.
+    distinct = len(np.unique(fitted, axis=0))
+    wanted = CHOICES if clusters is None else (clusters,)
+    choices = {min(k, most, distinct) for k in wanted}
+    best = _best_means(fitted, sorted(choices), random)
     if best is None:
         return np.zeros(len(x), np.int64), np.zeros(len(x), np.float32), 1
     distance = best.transform(x)
@@ -198,7 +242,7 @@ def _clustered(
 
 
 def _best_means(x: Array, choices: list[int], random: np.random.Generator) -> KMeans | None:
-    """The clusters with the largest silhouette; None where samples are all alike."""
+    """Return the clusters with the largest silhouette; None if all samples are alike."""
     part = random.choice(len(x), min(JUDGED, len(x)), replace=False)
     best, top = None, -np.inf
     for k in choices:
@@ -225,45 +269,44 @@ class _Halves:
     wrong: NDArray[np.bool_]
 
     def proposals(self, least: int, margin: float) -> Iterator[Slice]:
-        """Clusters that the first half makes look bad; what the second half says is looked at afterwards."""
+        """Yield clusters that look bad on the first half, without looking at the second."""
         for k in np.unique(self.cluster):
             inside = self.cluster == k
-            if any(
-                min((inside & half).sum(), (~inside & half).sum()) < least
-                for half in (self.first, ~self.first)
-            ):
+            if self._smallest_part(inside) < least:
                 continue
             here, others, p = self._compared(inside, self.first)
             if p <= PROMISING and here.value >= others.value + margin:
                 yield self._slice(inside, here)
 
+    def _smallest_part(self, inside: NDArray[np.bool_]) -> int:
+        """Return the number of samples inside or outside, in the half where it is lowest."""
+        sizes = []
+        for half in (self.first, ~self.first):
+            sizes += [int((inside & half).sum()), int((~inside & half).sum())]
+        return min(sizes)
+
     def _slice(self, inside: NDArray[np.bool_], discovery: ErrorRate) -> Slice:
         confirmation, rest, p = self._compared(inside, ~self.first)
         order = np.flatnonzero(inside)[self.distance[inside].argsort(kind="stable")]
         wrong = order[self.wrong[order]]
-        return Slice(
-            self.label,
-            self.members[order],
-            self.members[wrong],
-            discovery,
-            confirmation,
-            rest,
-            p,
-            p,
-        )
+        members, mistakes = self.members[order], self.members[wrong]
+        return Slice(self.label, members, mistakes, discovery, confirmation, rest, p, p)
 
     def _compared(
         self, inside: NDArray[np.bool_], half: NDArray[np.bool_]
     ) -> tuple[ErrorRate, ErrorRate, float]:
-        """Error rates inside and outside, and P(as many mistakes inside or more | mistakes fall at random)."""
-        n, there = int(half.sum()), int((inside & half).sum())
-        wrong, wrong_there = int((self.wrong & half).sum()), int((self.wrong & inside & half).sum())
+        """Return (error rate inside, error rate outside, p) on one half.
+
+        p = P(as many mistakes inside or more | mistakes fall at random)
+        """
+        n = int(half.sum())
+        there = int((inside & half).sum())
+        wrong = int((self.wrong & half).sum())
+        wrong_there = int((self.wrong & inside & half).sum())
         p = float(hypergeom.sf(wrong_there - 1, n, wrong, there))
-        return (
-            ErrorRate.of(wrong_there, there),
-            ErrorRate.of(wrong - wrong_there, n - there),
-            min(p, 1.0),
-        )
+        here = ErrorRate.of(wrong_there, there)
+        others = ErrorRate.of(wrong - wrong_there, n - there)
+        return here, others, min(p, 1.0)
 
 
 def _confirmed(
@@ -272,22 +315,26 @@ def _confirmed(
     corrected = holm([one.p for one in proposals])
     judged = [replace(one, corrected=p) for one, p in zip(proposals, corrected, strict=True)]
     judged.sort(key=lambda one: (-one.confirmation.value, one.corrected))
-    holds = [
-        one.corrected <= alpha and one.confirmation.value >= one.rest.value + margin
-        for one in judged
-    ]
-    return Slices(
-        tuple(one for one, held in zip(judged, holds, strict=True) if held),
-        tuple(one for one, held in zip(judged, holds, strict=True) if not held),
-        used,
-        tuple(left_out),
-        alpha,
-    )
+    found: list[Slice] = []
+    rejected: list[Slice] = []
+    for one in judged:
+        differs = one.confirmation.value >= one.rest.value + margin
+        holds = one.corrected <= alpha and differs
+        (found if holds else rejected).append(one)
+    return Slices(tuple(found), tuple(rejected), used, tuple(left_out), alpha)
 
 
 def holm(p: list[float]) -> list[float]:
-    """Corrected p-values (Holm, 1979): the k-th smallest of m times m − k + 1, never below the one before it."""
-    m, found, highest = len(p), [0.0] * len(p), 0.0
+    """Correct p-values for their number (Holm, 1979).
+
+    The k-th smallest of m is multiplied by m − k + 1, and is never below the one before it.
+
+    Args:
+        p: in any order, which the result keeps.
+    """
+    m = len(p)
+    found = [0.0] * m
+    highest = 0.0
     for k, i in enumerate(sorted(range(m), key=p.__getitem__)):
         highest = max(highest, min(1.0, (m - k) * p[i]))
         found[i] = highest

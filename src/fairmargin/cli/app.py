@@ -1,6 +1,6 @@
-"""The `fairmargin` command: one function each from the files of this package.
+"""The `fairmargin` command; each subcommand is a function in a file of this package.
 
-Nothing here imports PyTorch until a command runs, so that help appears at once.
+Nothing here imports PyTorch before a command runs, so help appears at once.
 """
 
 from typing import Annotated
@@ -42,6 +42,7 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
+    """Prepare the process, then run the subcommand."""
     start.prepare()
 
 

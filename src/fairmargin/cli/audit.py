@@ -1,4 +1,4 @@
-"""`fairmargin audit`: what gives the label away, in data before training or in a model after it."""
+"""`fairmargin audit`: find what gives the label away, in a dataset or in a trained model."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from fairmargin.config import Config
     from fairmargin.data.split import Data
 
-SHORTCUT_FOUND = 1  # exit code
+# Exit code.
+SHORTCUT_FOUND = 1
+# Default levels of the corrected p-values.
+DATA_ALPHA = 0.01
+MODEL_ALPHA = 0.05
 STYLES = {"shortcut": "bold red", "correlate": "yellow", "nothing": "dim"}
 
 
@@ -30,7 +34,8 @@ def audit(
     target: Annotated[
         str,
         typer.Argument(
-            help="A dataset, a manifest or image folder, a finished run, or an .npz of embeddings and labels."
+            help="A dataset, a manifest or image folder, a finished run, or an .npz of embeddings "
+            "and labels."
         ),
     ],
     inject: Annotated[
@@ -46,47 +51,55 @@ def audit(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the page; audit/NAME by default, with the dataset's name or the path in one word."
+            help="Folder for the page; audit/NAME by default, where NAME is the dataset's name or "
+            "the path in one word."
         ),
     ] = None,
-    permutations: Annotated[int, typer.Option(help="Of the labels, for the p-values.")] = 999,
+    permutations: Annotated[
+        int, typer.Option(help="Permutations of the labels, for p-values.")
+    ] = 999,
     alpha: Annotated[
         float | None,
         typer.Option(help="Level of the corrected p-values; 0.01 for data, 0.05 for a model."),
     ] = None,
     strength: Annotated[
-        float, typer.Option(help="Share of the gap from chance to perfect that a shortcut closes.")
+        float, typer.Option(help="How much of the gap from chance to perfect a shortcut closes.")
     ] = 0.5,
-    samples: Annotated[int, typer.Option(help="Training pictures looked at, at most.")] = 60_000,
-    seed: Annotated[int, typer.Option(help="Of everything drawn.")] = 0,
+    samples: Annotated[int, typer.Option(help="Most training images to look at.")] = 60_000,
+    seed: Annotated[int, typer.Option(help="Random seed for everything that is drawn.")] = 0,
     fail_on_shortcut: Annotated[
         bool,
-        typer.Option("--fail-on-shortcut", help=f"Exit with {SHORTCUT_FOUND} if one is found."),
+        typer.Option(
+            "--fail-on-shortcut", help=f"Exit with {SHORTCUT_FOUND} if a shortcut is found."
+        ),
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="A configuration (TOML) of the dataset, and for --cure.")
+        Path | None, typer.Option(help="Configuration (TOML) of the dataset and of --cure.")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="KEY=VALUE, such as --set data.rho=0.9; for --cure any key."),
+        typer.Option("--set", help="Change a setting: data.rho=0.9; with --cure, any setting."),
     ] = None,
 ) -> None:
-    """Say what gives the label away: before training in a dataset, after training in a run or in embeddings.
+    """Find what gives the label away, in a dataset before training or in a model after it.
 
-    Writes audit.html and audit.json. On a dataset: which simple attributes tell the label suspiciously well. On a run or
-    embeddings: whom the model fails, what the embedding is organised by, and slices where it fails.
+    Of a dataset: which simple attributes tell the label suspiciously well. Of a run or embeddings:
+    whom the model fails, what the embedding is organised by, and slices where it fails. Writes
+    audit.html and audit.json.
     """
+    from fairmargin.audit._dataset import audit_data
     from fairmargin.audit.page import write
     from fairmargin.runs import build
-    from fairmargin.runs.folder import is_run
+    from fairmargin.runs.record import is_run
 
     with exit_on_user_error():
         path = Path(target)
         of_model = path.suffix == ".npz" or (path.is_dir() and is_run(path))
         if of_model and (inject or cure or fail_on_shortcut or config or changes):
             raise ValueError(
-                f"{target} is a run or embeddings; --inject, --cure, --fail-on-shortcut, --config and --set are for "
-                'datasets. To fail on a weak group, see "fairmargin check --help"'
+                f"{target} is a run or embeddings; --inject, --cure, --fail-on-shortcut, --config "
+                "and --set are for datasets. "
+                'To fail on a weak group, see "fairmargin check --help"'
             )
         if cure and inject is None:
             raise ValueError(
@@ -104,18 +117,20 @@ def audit(
                 data = build.data(chosen)
                 root = chosen.data.root if chosen.data.name == "folder" else None
                 name = data.info.name if root is None else _in_one_word(root)
-                name += f"-{inject.replace(':', '-')}" if inject else ""
-                found = _of_data(
+                if inject:
+                    name += f"-{inject.replace(':', '-')}"
+                found = audit_data(
                     data,
-                    _columns(chosen, data),
-                    permutations,
-                    alpha,
-                    strength,
-                    samples,
-                    seed,
-                    progress,
+                    columns=_columns(chosen, data),
+                    permutations=permutations,
+                    alpha=DATA_ALPHA if alpha is None else alpha,
+                    strong=strength,
+                    samples=samples,
+                    seed=seed,
+                    progress=progress,
                 )
-                found = _cured(found, config_of, data, samples, seed, progress) if cure else found
+                if cure:
+                    found = _cured(found, config_of, data, samples, seed, progress)
         page, numbers = write(found, out or Path("audit") / name)
         _say(found)
         typer.echo(f"page:    {page}\nnumbers: {numbers}")
@@ -126,14 +141,19 @@ def audit(
 def _of_model(path: Path, alpha: float | None, seed: int, progress: "Report") -> "Found":
     from fairmargin.audit._embeddings import audit_arrays, audit_run
 
+    level = MODEL_ALPHA if alpha is None else alpha
     look = audit_arrays if path.suffix == ".npz" else audit_run
-    return look(path, alpha=0.05 if alpha is None else alpha, seed=seed, progress=progress)
+    return look(path, alpha=level, seed=seed, progress=progress)
 
 
 def _in_one_word(path: Path) -> str:
-    """The whole path, from the working folder if it lies inside, so that runs of one name keep their pages apart."""
+    """Return the whole path in one word, so that runs of one name keep their pages apart.
+
+    A path inside the working folder starts there.
+    """
     path, here = Path(os.path.abspath(path)), Path.cwd()
-    path = path.with_suffix("") if path.is_file() else path
+    if path.is_file():
+        path = path.with_suffix("")
     inside = path.relative_to(here if path.is_relative_to(here) else path.anchor)
     return "-".join(inside.parts) or path.name
 
@@ -151,45 +171,21 @@ def _configuration(
 
     config = configuration.load(file, dataset=target, method=method, seed=seed, overrides=changes)
     if config.data.name == "folder":
-        # Files stay files, which say more, and an audit needs nothing held out; only a cure is tested.
-        wanted = {"memory_limit": "0", "valid_fraction": "0"} | (
-            {} if cure else {"test_needed": "false"}
-        )
-        missing = [
-            f"data.{key}={value}" for key, value in wanted.items() if key not in config.data.options
-        ]
-        config = configuration.override(config, missing)
+        # Images stay files, whose sizes and types can be audited too, and nothing is held out for
+        # validation. Only a cure needs test samples.
+        wanted = {"memory_limit": "0", "valid_fraction": "0"}
+        if not cure:
+            wanted["test_needed"] = "false"
+        missing = [key for key in wanted if key not in config.data.options]
+        config = configuration.override(config, [f"data.{key}={wanted[key]}" for key in missing])
     if inject is None:
         return config
     if config.data.inject is not None:
         raise ValueError(
-            f"--inject {inject} and data.inject={config.data.inject} would both be planted; give one"
+            f"--inject {inject} and data.inject={config.data.inject} would both be planted; "
+            "give one"
         )
     return configuration.override(config, [f"data.inject={inject}"])
-
-
-def _of_data(
-    data: "Data",
-    columns: dict[str, list[str]],
-    permutations: int,
-    alpha: float | None,
-    strength: float,
-    samples: int,
-    seed: int,
-    progress: "Report",
-) -> "Found":
-    from fairmargin.audit._dataset import audit_data
-
-    return audit_data(
-        data,
-        columns=columns,
-        permutations=permutations,
-        alpha=0.01 if alpha is None else alpha,
-        strong=strength,
-        samples=samples,
-        seed=seed,
-        progress=progress,
-    )
 
 
 def _cured(
@@ -202,23 +198,19 @@ def _cured(
 ) -> "Found":
     from fairmargin.audit.retrain import retrain, with_retraining
 
-    return with_retraining(
-        found, retrain(config_of, data, samples=samples, seed=seed, progress=progress)
-    )
+    accuracy = retrain(config_of, data, samples=samples, seed=seed, progress=progress)
+    return with_retraining(found, accuracy)
 
 
 def _columns(config: "Config", data: "Data") -> dict[str, list[str]]:
-    """The columns of a manifest that are neither path, label nor split, for each training sample."""
+    """Return the columns of a manifest except path, label and split, for the training samples."""
     from fairmargin.audit.attributes import manifest_columns
     from fairmargin.data.split import FileSplit
 
     table, options = config.data.root, config.data.options
-    if (
-        config.data.name != "folder"
-        or table is None
-        or table.is_dir()
-        or not isinstance(data.train, FileSplit)
-    ):
+    if config.data.name != "folder" or table is None or table.is_dir():
+        return {}
+    if not isinstance(data.train, FileSplit):
         return {}
     path_column = options.get("path_column", "path")
     used = (options.get("label_column", "label"), options.get("split_column", "split"))
@@ -230,17 +222,17 @@ def _columns(config: "Config", data: "Data") -> dict[str, list[str]]:
 
 @contextmanager
 def _shown_progress() -> Iterator["Report"]:
-    """A bar for each thing done, on a terminal; elsewhere a line when it is done."""
+    """Show a bar for each thing done on a terminal; elsewhere print a line when it is done."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:,}/{task.total:,}"),
+        TimeElapsedColumn(),
     )
     tasks: dict[str, TaskID] = {}
     with Progress(
         *columns,
-        TimeElapsedColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -264,7 +256,8 @@ def _say(found: "Found") -> None:
         console.print(f"warning: {warning}", highlight=False, markup=False)
     if "attributes" in found.json:
         console.print(_table(found.json))
-    if (planted := found.json.get("planted")) is not None:
+    planted = found.json.get("planted")
+    if planted is not None:
         typer.echo(_planted(planted))
     for method, accuracy in found.json.get("cure", {}).items():
         said = ", ".join(f"{name} {100 * value:.1f} %" for name, value in accuracy.items())
@@ -274,8 +267,10 @@ def _say(found: "Found") -> None:
 def _planted(planted: dict[str, Any]) -> str:
     if not planted["found"]:
         return f"planted {planted['shortcut']}: not reported"
-    p = f"{planted['p_corrected']:.3g}"
-    return f"planted {planted['shortcut']}: found, by {planted['by']}, rank {planted['rank']}, corrected p = {p}"
+    return (
+        f"planted {planted['shortcut']}: found, by {planted['by']}, rank {planted['rank']}, "
+        f"corrected p = {planted['p_corrected']:.3g}"
+    )
 
 
 def _table(json: dict[str, Any]) -> Table:

@@ -1,4 +1,4 @@
-"""`fairmargin check`: compare runs with limits, for continuous integration."""
+"""`fairmargin check`: compare finished runs with limits, for continuous integration."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,25 +8,32 @@ import typer
 
 from fairmargin.audit.check import GAP, Judged, Limit
 
-BROKEN, UNCHECKED = 1, 2  # exit codes
+# Exit codes.
+BROKEN = 1
+UNCHECKED = 2
 
 
 def check(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
     min_worst_group: Annotated[
-        float | None, typer.Option(help="Least worst-group accuracy, 0 to 1.")
+        float | None, typer.Option(help="Lowest worst-group accuracy allowed, 0 to 1.")
     ] = None,
     min_conflicting: Annotated[
-        float | None, typer.Option(help="Least conflicting accuracy, 0 to 1.")
+        float | None, typer.Option(help="Lowest conflicting accuracy allowed, 0 to 1.")
     ] = None,
     min_accuracy: Annotated[
         list[str] | None,
-        typer.Option(help='NAME=VALUE, such as plain=0.9; see "fairmargin list accuracies".'),
+        typer.Option(
+            help="Lowest accuracy of any name allowed: NAME=VALUE, such as plain=0.9; "
+            'see "fairmargin list accuracies".'
+        ),
     ] = None,
     max_gap: Annotated[
-        float | None, typer.Option(help="Largest equalised-odds gap, 0 to 1.")
+        float | None, typer.Option(help="Largest equalised-odds gap allowed, 0 to 1.")
     ] = None,
-    classifier: Annotated[str, typer.Option(help="own, probe, knn or linear.")] = "own",
+    classifier: Annotated[
+        str, typer.Option(help="Whose numbers to compare: own, probe, knn or linear.")
+    ] = "own",
     lower_bound: Annotated[
         bool,
         typer.Option(
@@ -37,23 +44,27 @@ def check(
         bool,
         typer.Option(
             "--ignore-small-groups",
-            help="Let worst-group accuracy and gap hold although groups with fewer than 10 test samples are not in them.",
+            help="Accept limits on worst-group accuracy and gap although groups with fewer than "
+            "10 test samples are not in them.",
         ),
     ] = False,
 ) -> None:
-    """Compare runs with limits: exit code 0 if all hold, 1 if one is broken, 2 if one cannot be checked.
+    """Compare runs with limits, for continuous integration.
 
-    Groups with fewer than 10 test samples are in neither worst-group accuracy nor gap.
-    If there are some, a limit on these that is not broken cannot be checked, unless you --ignore-small-groups.
+    The exit code is 0 if all limits hold, 1 if one is broken, 2 if one cannot be checked.
+
+    Groups with fewer than 10 test samples count in neither worst-group accuracy nor gap. If there
+    are such groups, a limit on these two that is not broken cannot be checked, unless you give
+    --ignore-small-groups.
     """
-    from fairmargin.runs.folder import find_runs
+    from fairmargin.runs.record import find_runs
 
     try:
         limits = _limits(min_worst_group, min_conflicting, min_accuracy or (), max_gap)
         folders = find_runs(runs)
         if not folders:
             raise ValueError(
-                f"no run in {', '.join(map(str, runs))}; give folders that fairmargin train wrote"
+                f'no run in {", ".join(map(str, runs))}; give folders that "fairmargin train" wrote'
             )
     except (OSError, ValueError) as error:
         typer.echo(str(error), err=True)
@@ -72,9 +83,10 @@ def check(
             typer.echo(f"  warning: {warning}")
         for one in found:
             typer.echo(f"  {one}")
-        code = max(
-            code, *(UNCHECKED if one.unsure else BROKEN if one.broken else 0 for one in found)
-        )
+            if one.unsure:
+                code = UNCHECKED
+            elif one.broken:
+                code = max(code, BROKEN)
     raise typer.Exit(code)
 
 

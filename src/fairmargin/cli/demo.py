@@ -11,9 +11,12 @@ from fairmargin.cli.options import command_line
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for runs and report.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Of data, networks and order.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for data, weights and batches.")] = 0,
 ) -> None:
-    """Train cross-entropy and ε-SupInfoNCE+FairKL on digits whose colour gives the label away; then shuffle the colours."""
+    """Train two methods on digits whose colour gives the label away, then shuffle the colours.
+
+    The methods are cross-entropy and ε-SupInfoNCE+FairKL. A report shows what each has learned.
+    """
     from fairmargin.sweep import demo as demonstration
 
     with exit_on_user_error():

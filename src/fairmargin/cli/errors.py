@@ -1,39 +1,49 @@
-"""How a command ends when it cannot go on."""
+"""End a command that cannot go on: one message, no traceback, an exit code for each kind."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
-WRONG_INPUT, DIVERGED, SIGNAL = (
-    2,
-    3,
-    128,
-)  # exit codes; SIGNAL plus the number of the one that stopped a run
+# Exit codes. A run that a signal stopped ends with SIGNAL plus the signal's number.
+WRONG_INPUT = 2
+DIVERGED = 3
+SIGNAL = 128
 
 
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """What a person can put right is said in one message, without a traceback, with an exit code of its own kind."""
+    """Turn errors that a person can put right into one message and an exit code.
+
+    Other errors keep their traceback.
+    """
+    try:
+        yield
+    except (BrokenPipeError, typer.Exit):
+        # A broken pipe, as with "| head", is not an error.
+        raise
+    except Exception as error:
+        found = _explained(error)
+        if found is None:
+            raise
+        message, code = found
+        typer.echo(message, err=True)
+        raise typer.Exit(code) from error
+
+
+def _explained(error: Exception) -> tuple[str, int] | None:
+    """Return (message, exit code) of an error that a person can put right; None for others."""
+    # Imported here because they import PyTorch, which a command that only reads does not need.
     from fairmargin.data.table import BadManifest
     from fairmargin.loop import Diverged
     from fairmargin.runtime.signals import Interrupted
 
-    try:
-        yield
-    except Interrupted as stop:
-        typer.echo(str(stop), err=True)
-        raise typer.Exit(SIGNAL + stop.number) from stop
-    except Diverged as error:
-        typer.echo(f"training diverged. {error}", err=True)
-        raise typer.Exit(DIVERGED) from error
-    except BadManifest as error:
-        typer.echo(error.report(), err=True)
-        raise typer.Exit(WRONG_INPUT) from error
-    except (
-        BrokenPipeError
-    ):  # whoever read our output has had enough of it: no mistake, and nobody to tell
-        raise
-    except (OSError, ValueError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(WRONG_INPUT) from error
+    if isinstance(error, Interrupted):
+        return str(error), SIGNAL + error.number
+    if isinstance(error, Diverged):
+        return f"training diverged. {error}", DIVERGED
+    if isinstance(error, BadManifest):
+        return error.report(), WRONG_INPUT
+    if isinstance(error, OSError | ValueError):
+        return str(error), WRONG_INPUT
+    return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _stage(what: str, done: int, of: int) -> None:
-    """A line at each tenth of what takes long."""
+    """Print a line at each tenth of a long evaluation."""
     from fairmargin.runs.progress import at_a_tenth
 
     if at_a_tenth(done, of):
@@ -25,33 +25,38 @@ def _stage(what: str, done: int, of: int) -> None:
 
 def evaluate(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
-    weights: Annotated[str, typer.Option(help="last or best (on validation).")] = "last",
+    weights: Annotated[
+        str, typer.Option(help="Which weights: last, or best on validation.")
+    ] = "last",
     changes: Changes = None,
     out: Annotated[
         Path | None, typer.Option(help="Write everything measured to this JSON file.")
     ] = None,
 ) -> None:
-    """Evaluate a run's saved weights again, on its own data or on data changed with --set data.test_rho=0.5."""
+    """Evaluate a run's saved weights again, on its own data or on changed data.
+
+    Change the data with --set, such as --set data.test_rho=0.5.
+    """
     import json
 
     from fairmargin import config as configuration
     from fairmargin.checks import check_choice
     from fairmargin.evaluate import evaluate as measure
     from fairmargin.runs import build
-    from fairmargin.runs.folder import RunRecord
+    from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunRecord
     from fairmargin.runtime.files import load_weights
 
     with exit_on_user_error():
         check_choice(weights, "weights", ("last", "best"))
-        before = configuration.load_resolved(folder / "config.toml")
+        before = configuration.load_resolved(folder / CONFIG)
         config = configuration.override(before, changes or ())
         _same_network(before, config)
         data = build.data(config)
         trained = RunRecord.read(folder).data
         _same_classes(folder, trained["class_names"], data.info.class_names)
         method = build.method(config, data, trained=trained)
-        name = {"last": "weights.safetensors", "best": "best.safetensors"}[weights]
-        method.load_state_dict(load_weights(folder / name)[0])
+        file = folder / (WEIGHTS if weights == "last" else BEST)
+        method.load_state_dict(load_weights(file)[0])
         device = build.device(config.train.device)
         found = measure(
             method.to(device),
@@ -65,12 +70,10 @@ def evaluate(
             progress=_stage,
         )
         for title, sets in {"test": found.test, **found.extra_tests}.items():
-            Console().print(
-                accuracy_table(sets, f"{title}: accuracy in percent, with 95 % intervals")
-            )
-        for warning in dict.fromkeys(
-            w for judged in found.test.values() for w in judged["warnings"]
-        ):
+            heading = f"{title}: accuracy in percent, with 95 % intervals"
+            Console().print(accuracy_table(sets, heading))
+        warnings = [warning for judged in found.test.values() for warning in judged["warnings"]]
+        for warning in dict.fromkeys(warnings):
             typer.echo(f"warning: {warning}")
         if out is not None:
             everything = {
@@ -83,11 +86,12 @@ def evaluate(
 
 
 def _same_network(before: "Config", config: "Config") -> None:
-    """Other data may be looked at; the trained network is what it is."""
+    """Refuse changes to the network or the training; only data and evaluation may change."""
     from fairmargin.config import difference
 
     free = ("data.", "evaluate.", "train.device", "train.workers", "seed ")
-    if other := [change for change in difference(before, config) if not change.startswith(free)]:
+    other = [change for change in difference(before, config) if not change.startswith(free)]
+    if other:
         raise ValueError(
             f"the weights were trained without it: {other[0]}; evaluate takes data.… and evaluate.…"
         )
@@ -96,5 +100,6 @@ def _same_network(before: "Config", config: "Config") -> None:
 def _same_classes(folder: Path, trained: Sequence[str], class_names: Sequence[str]) -> None:
     if list(trained) != list(class_names):
         raise ValueError(
-            f"{folder} was trained to tell {', '.join(trained)}, and these data have the classes {', '.join(class_names)}"
+            f"{folder} was trained to tell {', '.join(trained)}, "
+            f"and these data have the classes {', '.join(class_names)}; evaluate it on its own"
         )

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their words are read."""
+"""Options that several commands share, and how their values are parsed."""
 
 import sys
 from pathlib import Path
@@ -15,20 +15,22 @@ File = Annotated[
 Dataset = Annotated[
     str | None,
     typer.Option(
-        help='From "fairmargin list datasets", or the path of a manifest or image folder.'
+        help='One of "fairmargin list datasets", or the path of a manifest or image folder.'
     ),
 ]
 Network = Annotated[
-    str | None, typer.Option(help='From "fairmargin list networks"; else the dataset\'s preset.')
+    str | None,
+    typer.Option(help='One of "fairmargin list networks"; the dataset\'s preset by default.'),
 ]
 Bias = Annotated[
     str | None,
     typer.Option(
-        help="What methods see of the bias: labels, none, scores or clusters (docs/scores.md)."
+        help="What methods may know of the bias: labels, none, scores or clusters (docs/scores.md)."
     ),
 ]
 Changes = Annotated[
-    list[str] | None, typer.Option("--set", help="KEY=VALUE, such as --set train.epochs=3.")
+    list[str] | None,
+    typer.Option("--set", help="Change a setting: KEY=VALUE, such as train.epochs=3."),
 ]
 EngineName = Annotated[
     str,
@@ -39,39 +41,48 @@ EngineName = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        help="With --engine local: so many at a time, in processes of their own; 1 by default."
+        help="With --engine local: runs at a time, each in its own process; 1 by default."
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(help="With --engine ray: of the cluster; else one is started on this machine."),
+    typer.Option(help="With --engine ray: address of the cluster; started here by default."),
 ]
-Cpus = Annotated[int | None, typer.Option(help="With --engine ray: of each run; 1 by default.")]
+Cpus = Annotated[
+    int | None, typer.Option(help="With --engine ray: CPUs of each run; 1 by default.")
+]
 Gpus = Annotated[
     float | None,
-    typer.Option(help="With --engine ray: of each run; 0 by default, 0.5 to share one."),
+    typer.Option(help="With --engine ray: GPUs of each run; 0 by default, 0.5 to share one."),
 ]
 
 
 def command_line() -> list[str]:
+    """Return the words of the command that is running, for environment.json."""
     return ["fairmargin", *sys.argv[1:]]
 
 
 def runs_of(config: "Config") -> Path:
-    """Where runs on a dataset go; those that saw something else of the bias are beside the others."""
+    """Return the default folder of runs on a dataset, one for each setting of --bias.
+
+    Args:
+        config: of the runs.
+    """
     name, bias = config.data.name, config.data.bias
     return Path("runs") / (name if bias == "labels" else f"{name}-bias-{bias}")
 
 
 def parse_methods(text: str) -> list[str]:
-    """By their names, each once."""
+    """Return the methods named in "ce,supcon", each once; "all" stands for every method.
+
+    Args:
+        text: what follows --methods.
+    """
     from fairmargin.methods import METHODS
 
-    names = (
-        list(METHODS)
-        if text == "all"
-        else [name.strip() for name in text.split(",") if name.strip()]
-    )
+    names = list(METHODS)
+    if text != "all":
+        names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ValueError(
             '--methods is empty; give names, such as ce,supcon, or all ("fairmargin list methods")'
@@ -80,11 +91,17 @@ def parse_methods(text: str) -> list[str]:
 
 
 def parse_seeds(text: str) -> list[int]:
+    """Return seeds: "3" stands for 0, 1 and 2; "7," for seed 7 alone; "0,5" for these two.
+
+    Args:
+        text: what follows --seeds.
+    """
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise ValueError(
-            f"--seeds takes a number of seeds, or which: 3, or 0,1,2, or 7, for one; got {text!r}"
+            "--seeds takes a number of seeds, or which ones: 3, or 0,1,2, or 7, (with a comma) "
+            f"for one; got {text!r}"
         ) from None
     if "," not in text and numbers:
         if numbers[0] < 1:

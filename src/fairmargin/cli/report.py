@@ -11,11 +11,11 @@ from fairmargin.cli.errors import exit_on_user_error
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:
-    """Write one self-contained HTML page about some runs."""
+    """Write one self-contained HTML page about runs: tables, charts, images."""
     from fairmargin.report.page import write_report
-    from fairmargin.runs.folder import find_runs
+    from fairmargin.runs.record import find_runs
 
     with exit_on_user_error():
         typer.echo(f"report: {write_report(find_runs(runs), out, title=title)}")

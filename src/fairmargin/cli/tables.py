@@ -1,4 +1,4 @@
-"""Accuracies as tables for the terminal."""
+"""Tables of accuracies for the terminal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,12 @@ from rich.table import Table
 
 
 def accuracy_table(sets: dict[str, dict[str, Any]], title: str) -> Table:
-    """One column for each classifier."""
+    """Return a table with one column for each classifier.
+
+    Args:
+        sets: what was measured, by classifier.
+        title: above the table.
+    """
     shown = Table("", *map(classifier_title, sets), title=title)
     for name in next(iter(sets.values()))["accuracy"]:
         shown.add_row(name, *(with_interval(judged["accuracy"][name]) for judged in sets.values()))
@@ -15,13 +20,13 @@ def accuracy_table(sets: dict[str, dict[str, Any]], title: str) -> Table:
     errors = [judged["calibration"] and judged["calibration"]["ece"] for judged in sets.values()]
     for name, numbers in (("equalised-odds gap", gaps), ("calibration error", errors)):
         if any(number is not None for number in numbers):
-            shown.add_row(
-                name, *("–" if number is None else f"{100 * number:.1f}" for number in numbers)
-            )
+            cells = ["–" if number is None else f"{100 * number:.1f}" for number in numbers]
+            shown.add_row(name, *cells)
     return shown
 
 
 def classifier_title(name: str) -> str:
+    """Return the name of a classifier in words."""
     return {
         "own": "own classifier",
         "probe": "linear probe",
@@ -31,9 +36,18 @@ def classifier_title(name: str) -> str:
 
 
 def with_interval(x: dict[str, float]) -> str:
+    """Return an accuracy in per cent with its interval: "91.2 (90.1–92.3)".
+
+    Args:
+        x: "value", "low" and "high" as fractions.
+    """
     return f"{100 * x['value']:.1f} ({100 * x['low']:.1f}–{100 * x['high']:.1f})"
 
 
 def shown_classifier(classifiers: Sequence[str]) -> str:
-    """The method's own, if it is judged."""
+    """Return the classifier to show: the method's own if it was evaluated, else the first.
+
+    Args:
+        classifiers: those that were evaluated.
+    """
     return "own" if "own" in classifiers else classifiers[0]

@@ -15,10 +15,12 @@ from fairmargin.cli.tables import accuracy_table
 def train(
     file: File = None,
     dataset: Dataset = None,
-    method: Annotated[str | None, typer.Option(help='From "fairmargin list methods".')] = None,
+    method: Annotated[str | None, typer.Option(help='One of "fairmargin list methods".')] = None,
     network: Network = None,
     bias: Bias = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Random seed for data, weights and batches.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run folder; runs/DATASET/METHOD/seed-SEED by default.")
     ] = None,
@@ -29,10 +31,12 @@ def train(
 ) -> None:
     """Train one method on one dataset, evaluate it, and record everything in a folder.
 
-    The same command again continues an interrupted run, and shows a finished one. Under torchrun it uses every process.
+    Give the same command again to continue an interrupted run, or to see a finished one. Under
+    torchrun all processes train together.
     """
     from fairmargin import config as configuration
     from fairmargin.run import run
+    from fairmargin.runs.record import CONFIG
     from fairmargin.runtime import distributed
     from fairmargin.sweep.compare import folder_of
 
@@ -42,7 +46,8 @@ def train(
                 raise ValueError(
                     "--resume takes the configuration of its folder; leave the other options out"
                 )
-            config, folder = configuration.load_resolved(resume / "config.toml"), resume
+            config = configuration.load_resolved(resume / CONFIG)
+            folder = resume
         else:
             config = configuration.load(
                 file,
@@ -56,11 +61,7 @@ def train(
             folder = out or folder_of(config, runs_of(config))
         record = run(config, folder, command=command_line())
         if record.result is not None and distributed.is_first():
-            Console().print(
-                accuracy_table(
-                    record.result["test"], "test accuracy in percent, with 95 % intervals"
-                )
-            )
-            typer.echo(
-                f"run folder: {folder}\nreport:     fairmargin report {shlex.quote(str(folder))}"
-            )
+            title = "test accuracy in percent, with 95 % intervals"
+            Console().print(accuracy_table(record.result["test"], title))
+            typer.echo(f"run folder: {folder}")
+            typer.echo(f"report:     fairmargin report {shlex.quote(str(folder))}")

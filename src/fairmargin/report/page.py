@@ -1,4 +1,7 @@
-"""Run folders in, one self-contained HTML page out. Only files are read: no model, no data, no network."""
+"""Write a report: run folders in, one self-contained HTML page out.
+
+Only files are read: no model, no data, no network.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,12 +9,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fairmargin.evaluate.accuracy import MEANINGS
 from fairmargin.report import charts, figures, tables, template, words
-from fairmargin.report.runs import Estimate, Part, Run, parts_of, read_run
+from fairmargin.report.grouping import parts_of, read_runs
+from fairmargin.report.runs import Estimate, Part, accuracy_meanings
 from fairmargin.report.words import count, percent, unbroken, whole
+from fairmargin.runs.record import RunRecord
 
-WORST = 8  # rows of the group table that are not folded away
+# Rows of the group table that are not folded away.
+WORST = 8
 
 
 def write_report(
@@ -20,12 +25,12 @@ def write_report(
     """Write one HTML page about the runs to `target` and return its path.
 
     Args:
-        runs: run folders. Runs that differ in their seed only are taken together; each dataset has its own part.
-            A run without result.json is listed as unfinished.
+        runs: run folders. Runs that differ in their seed only are taken together; each dataset has
+            its own part. A run without result.json is listed as unfinished.
         target: the file to write; its folder is made.
         title: of the window, and the line above the answer.
-        story: the paragraphs below the answer, as plain text with blank lines between them; None tells how far the bias
-            gives the label away in the training and in the test images.
+        story: the paragraphs below the answer, as plain text with blank lines between them. None
+            tells how far the bias gives the label away in the training and in the test images.
     """
     if not runs:
         raise ValueError(
@@ -35,118 +40,128 @@ def write_report(
         raise ValueError(
             f"{target} is a folder; give the file to write, such as {target / 'report.html'}"
         )
-    folders = list(dict.fromkeys(Path(folder).resolve() for folder in runs))
-    read = [read_run(folder) for folder in folders]
-    html = render(read, title=title, story=story)
+    html = render(read_runs(runs), title=title, story=story)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(html, encoding="utf-8")
     return target
 
 
-def render(runs: Sequence[Run], *, title: str | None = None, story: str | None = None) -> str:
-    finished = [run for run in runs if run.finished]
-    parts = parts_of(finished)
+def render(runs: Sequence[RunRecord], *, title: str | None = None, story: str | None = None) -> str:
+    """Return the page about these runs as HTML; the arguments are those of `write_report`."""
+    parts = parts_of([run for run in runs if run.finished])
+    paragraphs = [paragraph.strip() for paragraph in (story or "").split("\n\n")]
     environment = template.environment("fairmargin.report")
     environment.filters |= {
         "percent": percent,
         "whole": whole,
         "count": count,
         "unbroken": unbroken,
-        "bar": bar,
+        "bar": _bar,
     }
-    told = [paragraph.strip() for paragraph in (story or "").split("\n\n") if paragraph.strip()]
-    sections = [_section(f"d{k}", part) for k, part in enumerate(parts)]
     return environment.get_template("page.html").render(
         title=title or words.title(parts),
-        story=told,
-        sections=sections,
+        story=[paragraph for paragraph in paragraphs if paragraph],
+        sections=[_section(f"d{k}", part) for k, part in enumerate(parts)],
         unfinished=[tables.unfinished(run) for run in runs if not run.finished],
         groups={group.name: group for part in parts for group in part.groups},
     )
 
 
 def _section(prefix: str, part: Part) -> dict[str, Any]:
-    few = part.charted  # whose charts there are; tables have all
-    lowest = charts.lowest_similarity(few)
-    calibration = [
-        figure for group in few.groups if (figure := charts.calibration(prefix, few, group))
-    ]
-    groups, scores, warnings = tables.group_rows(few), tables.scores(part), tables.warnings(part)
-    return {
+    """Return what the template says about one dataset.
+
+    Args:
+        prefix: of all ids in the section.
+        part: the dataset's. Tables show all its methods, charts those of `part.charted`.
+    """
+    classifier, accuracy = part.headline
+    other_classifiers = [name for name in part.classifiers if name != classifier]
+    meanings = accuracy_meanings()
+    shown = _charts(prefix, part.charted)
+    scores, warnings = tables.scores(part), tables.warnings(part)
+    return shown | {
         "id": prefix,
         "dataset": part.title,
         "answer": words.answer(part),
         "verdict": words.verdict(part),
         "measure": words.measure(part),
         "story": words.story(part),
-        "headline": {"classifier": part.headline[0], "accuracy": part.headline[1]},
+        "headline": {"classifier": classifier, "accuracy": accuracy},
         "chance": 1 / len(part.class_names),
         "bars": _bars(part),
-        "accuracies": {name: MEANINGS.get(name, "") for name in part.accuracies},
+        "accuracies": {name: meanings.get(name, "") for name in part.accuracies},
         "small_numbers": words.small_numbers(part),
-        "judge": words.JUDGES.get(part.headline[0], part.headline[0]),
-        "table": tables.rows(part, [part.headline[0]]),
-        "others": tables.rows(
-            part, [name for name in part.classifiers if name != part.headline[0]]
-        ),
+        "judge": words.JUDGES.get(classifier, classifier),
+        "table": tables.accuracy_rows(part, [classifier]),
+        "others": tables.accuracy_rows(part, other_classifiers),
         "extra": tables.extra_rows(part),
         "records": tables.record_rows(part),
         "facts": _facts(part),
-        "groups": few.groups,
         "selection": words.selection(part),
         "has_bias": bool(part.bias_names),
         "many_seeds": any(len(group.runs) > 1 for group in part.groups),
-        "examples": tables.examples(prefix, few),
-        "cells": [charts.cells_figure(prefix, few, group) for group in few.groups],
-        "similarity": [
-            figure for group in few.groups if (figure := charts.similarity(prefix, group, lowest))
-        ],
-        "maps": [figure for group in few.groups for figure in charts.maps(prefix, few, group)],
-        "curves": charts.accuracy_curves(prefix, few),
-        "terms": [figure for group in few.groups for figure in charts.term_curves(prefix, group)],
-        "group_rows": groups,
         "worst": WORST,
-        "calibration": calibration,
         "scores": scores,
         "warnings": warnings,
-        "trust": bool(groups or calibration or scores or warnings),
+        "trust": bool(shown["group_rows"] or shown["calibration"] or scores or warnings),
         "runs": [tables.repeat(group, run) for group in part.groups for run in group.runs],
         "heat_legend": figures.heat_legend(),
     }
 
 
+def _charts(prefix: str, part: Part) -> dict[str, Any]:
+    """Return the charts of a section, and what else is shown of charted methods only."""
+    lowest = charts.lowest_similarity(part)
+    shown: dict[str, Any] = {
+        "groups": part.groups,
+        "examples": tables.examples(prefix, part),
+        "group_rows": tables.group_rows(part),
+        "curves": charts.accuracy_curves(prefix, part),
+        "cells": [],
+        "similarity": [],
+        "maps": [],
+        "terms": [],
+        "calibration": [],
+    }
+    for group in part.groups:
+        shown["cells"].append(charts.cells_figure(prefix, part, group))
+        shown["similarity"].append(charts.similarity(prefix, group, lowest))
+        shown["maps"] += charts.maps(prefix, part, group)
+        shown["terms"] += charts.term_curves(prefix, group)
+        shown["calibration"].append(charts.calibration(prefix, part, group))
+    for name in ("similarity", "calibration"):
+        shown[name] = [figure for figure in shown[name] if figure is not None]
+    return shown
+
+
 def _bars(part: Part) -> list[dict[str, Any]]:
     chance = 1 / len(part.class_names)
-    rows = [(group, part.headline_of(group)) for group in part.groups]
-    return [
-        {"group": group, "at": at, "bar": figures.thin_bar(at.value, at.low, at.high, chance)}
-        for group, at in rows
-    ]
+    bars = []
+    for group in part.groups:
+        at = part.headline_of(group)
+        bar = figures.thin_bar(at.value, at.low, at.high, chance)
+        bars.append({"group": group, "at": at, "bar": bar})
+    return bars
 
 
 def _facts(part: Part) -> list[tuple[str, str]]:
+    """Return (number, what it counts) of the dataset and its runs."""
     sizes = part.data["sizes"]
-    seeds = sorted({len(group.runs) for group in part.groups})
-    facts = [
-        (count(sizes[name]), said)
-        for name, said in (("train", "training images"), ("test", "test images"))
-        if name in sizes
-    ]
+    facts = []
+    for name, said in (("train", "training images"), ("test", "test images")):
+        if name in sizes:
+            facts.append((count(sizes[name]), said))
     facts.append((count(len(part.class_names)), "classes"))
     if part.bias_names:
         facts.append((count(len(part.bias_names)), "values of the bias"))
     if part.aligned is not None and part.counts is not None and part.counts.sum():
-        facts.append(
-            (
-                whole(part.counts[part.aligned].sum() / part.counts.sum()),
-                "follow the shortcut in training",
-            )
-        )
-    facts.append(
-        ("–".join(str(n) for n in {seeds[0]: 0, seeds[-1]: 0}), "seed" if seeds == [1] else "seeds")
-    )
+        share = part.counts[part.aligned].sum() / part.counts.sum()
+        facts.append((whole(share), "follow the shortcut in training"))
+    seeds = sorted({len(group.runs) for group in part.groups})
+    said = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]}–{seeds[-1]}"
+    facts.append((said, "seed" if seeds == [1] else "seeds"))
     return facts
 
 
-def bar(at: Estimate) -> Markup:
+def _bar(at: Estimate) -> Markup:
     return figures.thin_bar(at.value, at.low, at.high)

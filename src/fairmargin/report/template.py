@@ -1,25 +1,25 @@
-"""Where the pages' templates come from, and the look they share."""
-
-from typing import Any
+"""Templates of pages, and the look they share."""
 
 import jinja2
 
-from fairmargin.report import figures
+from fairmargin.report.colours import CATEGORIES, heat_colours
 
 
 def environment(package: str) -> jinja2.Environment:
-    """For `page.html` of the package; `style.css` is the report's, so that figures of one page fit another."""
+    """Return the environment that renders `page.html` of a package.
+
+    Args:
+        package: whose folder holds the template. `style.css` comes from the report, so that figures
+            of one page fit another.
+    """
+    folders = [jinja2.PackageLoader(name, ".") for name in (package, "fairmargin.report")]
     made = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader(name, ".") for name in (package, "fairmargin.report")]
-        ),
+        loader=jinja2.ChoiceLoader(folders),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    colours: dict[str, Any] = {
-        "heat": {theme: figures.heat_colours(theme) for theme in ("light", "dark")}
-    }
-    made.globals |= colours | {"categories": figures.CATEGORIES}
+    made.globals["heat"] = {"light": heat_colours("light"), "dark": heat_colours("dark")}
+    made.globals["categories"] = CATEGORIES
     return made

@@ -1,4 +1,4 @@
-"""The sentences of a report: what was asked, how it came out, and how sure that is."""
+"""Sentences of a report: what was asked, how it came out, and how sure that is."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,13 @@ JUDGES = {
     "knn": "nearest neighbours",
     "linear": "linear evaluation (a layer trained on the frozen features)",
 }
-SHUFFLED = {  # what the test asks, where a dataset's name does not say it
+# How an answer begins, where a dataset's name does not say what its test asks.
+SHUFFLED = {
     "biased-mnist": "On digits whose colours are shuffled",
     "biased-mnist-mini": "On digits whose colours are shuffled",
     "corrupted-cifar10": "On pictures whose corruptions are shuffled",
 }
+# How an answer begins, by the headline accuracy.
 ASKED = {
     "plain": "On the test images of {}",
     "cell-mean": "On {}, with every label and bias counted alike",
@@ -28,41 +30,48 @@ ASKED = {
 
 
 def percent(fraction: float) -> str:
+    """Return per cent with one decimal, without a sign: 0.314 → "31.4"."""
     return f"{100 * fraction:.1f}"
 
 
 def whole(fraction: float) -> str:
+    """Return whole per cent with its sign: 0.314 → "31 %"."""
     return f"{100 * fraction:.0f}\u00a0%"
 
 
 def count(number: float) -> str:
+    """Return a whole number with commas: 60000 → "60,000"."""
     return f"{number:,.0f}"
 
 
 def in_sentence(name: str) -> str:
-    """ "Cross-entropy" → "cross-entropy"; names with capitals of their own ("SupCon") stay."""
-    return (
-        name[0].lower() + name[1:]
-        if name[:1].isupper() and name[1:].split(" ")[0].islower()
-        else name
-    )
+    """Return the name as it stands inside a sentence: "Cross-entropy" → "cross-entropy".
+
+    Names with further capitals, such as "SupCon", stay as they are.
+    """
+    capitalised = name[:1].isupper() and name[1:].split(" ")[0].islower()
+    return name[0].lower() + name[1:] if capitalised else name
 
 
 def unbroken(name: str) -> Markup:
-    """A name whose words do not break at their hyphens, unless they are too long for a phone."""
+    """Return a name that no browser breaks at a hyphen, unless it is too long for a phone."""
     kept = Markup('<span class="unbroken">{}</span>')
-    return Markup(" ").join(
-        kept.format(word) if "-" in word and len(word) <= 18 else Markup.escape(word)
-        for word in name.split(" ")
-    )
+    words = []
+    for word in name.split(" "):
+        short = "-" in word and len(word) <= 18
+        words.append(kept.format(word) if short else Markup.escape(word))
+    return Markup(" ").join(words)
 
 
 def title(parts: Sequence[Part]) -> str:
-    return "FairMargin report" + (": " + ", ".join(part.title for part in parts) if parts else "")
+    """Return the title of a page about these datasets."""
+    if not parts:
+        return "FairMargin report"
+    return "FairMargin report: " + ", ".join(part.title for part in parts)
 
 
 def answer(part: Part) -> Markup:
-    """The page in a sentence: the worst and the best method by the headline accuracy."""
+    """Say the result in a sentence: the worst and the best method by the headline accuracy."""
     accuracy = part.headline[1]
     asked = ASKED.get(accuracy, "On {}").format(part.title)
     if accuracy in ("plain", "cell-mean"):
@@ -88,17 +97,17 @@ def answer(part: Part) -> Markup:
 
 
 def verdict(part: Part) -> str:
-    """Whether best and worst can be told apart, and by what."""
+    """Say whether best and worst method can be told apart, and by what."""
     if len(part.groups) < 2:
         return ""
     best, worst = part.headline_of(part.ranked[0]), part.headline_of(part.ranked[-1])
     said = f"The difference is {100 * (best.value - worst.value):.1f} points"
     if worst.spread is not None and best.spread is not None:
-        twice = best.value - worst.value > 2 * max(worst.spread, best.spread)
+        if best.value - worst.value > 2 * max(worst.spread, best.spread):
+            return said + ", more than twice the larger deviation between seeds."
         return said + (
-            ", more than twice the larger deviation between seeds."
-            if twice
-            else ", within twice the larger deviation between seeds: more seeds are needed to tell them apart."
+            ", within twice the larger deviation between seeds: "
+            "more seeds are needed to tell them apart."
         )
     if worst.high is None or best.low is None:
         return said + "."
@@ -108,71 +117,72 @@ def verdict(part: Part) -> str:
 
 
 def measure(part: Part) -> str:
-    """What the headline number is, for the line under the bars."""
+    """Say what the headline number is, for the line under the bars."""
     classifier, accuracy = part.headline
     over = ""
     if any(len(group.runs) > 1 for group in part.groups):
         over = ", mean ± sample standard deviation over seeds"
     elif any(part.headline_of(group).low is not None for group in part.groups):
         over = ", with its bootstrap interval"
-    return (
-        f"“{accuracy}” accuracy by {JUDGES.get(classifier, classifier)} on "
-        f"{count(part.groups[0].first.result['test'][classifier]['n'])} test images{over}."
-    )
+    judge = JUDGES.get(classifier, classifier)
+    images = count(part.groups[0].first.outcome["test"][classifier]["n"])
+    return f"“{accuracy}” accuracy by {judge} on {images} test images{over}."
 
 
 def small_numbers(part: Part) -> str:
-    """What stands below the accuracies of the table."""
+    """Say what the small numbers in the table of accuracies are."""
     at = [part.headline_of(group) for group in part.groups]
-    kinds = (
-        ["sample standard deviation over seeds (±)"]
-        if any(one.spread is not None for one in at)
-        else []
-    )
+    kinds = []
+    if any(one.spread is not None for one in at):
+        kinds.append("sample standard deviation over seeds (±)")
     if any(one.spread is None and one.low is not None for one in at):
         kinds.append("bootstrap interval of a single run")
     return f"Small numbers: {' or '.join(kinds)}." if kinds else ""
 
 
 def selection(part: Part) -> str:
-    """Whose charts there are, if not everybody's."""
+    """Say which methods have charts; "" if all have."""
     few = part.charted.groups
     if len(few) == len(part.groups):
         return ""
-    names = (
-        ", ".join(in_sentence(group.name) for group in few[:-1])
-        + f" and {in_sentence(few[-1].name)}"
-    )
+    names = [in_sentence(group.name) for group in few]
+    listed = ", ".join(names[:-1]) + f" and {names[-1]}"
     return (
-        f"Images and charts are of {len(few)} of the {len(part.groups)} methods, the best and the worst among them: {names}. "
-        "The tables have all."
+        f"Images and charts are of {len(few)} of the {len(part.groups)} methods, "
+        f"the best and the worst among them: {listed}. The tables have all."
     )
 
 
 def story(part: Part) -> str:
+    """Say how far the bias gives the label away, in the training and in the test images."""
     sizes, classes = part.data["sizes"], len(part.class_names)
     if part.aligned is None or part.counts is None or not part.counts.sum():
         return (
-            f"Trained on {count(sizes['train'])} images of {classes} classes and tested on {count(sizes['test'])}. No bias "
-            "was written down for this dataset, so accuracies by group cannot be given."
+            f"Trained on {count(sizes['train'])} images of {classes} classes and tested on "
+            f"{count(sizes['test'])}. No bias was written down for this dataset, so accuracies by "
+            "group cannot be given."
         )
     train = part.counts[part.aligned].sum() / part.counts.sum()
     usual = int(part.counts.max(axis=1).argmax())
-    pair = f"“{part.class_names[usual]}” comes with “{part.bias_names[int(part.counts[usual].argmax())]}”"
+    label = part.class_names[usual]
+    bias = part.bias_names[int(part.counts[usual].argmax())]
     told = (
-        f"In {whole(train)} of the {count(part.counts.sum())} training images the bias gives the label away: {pair}, for "
-        "example. A model can learn that instead of the label."
+        f"In {whole(train)} of the {count(part.counts.sum())} training images the bias gives the "
+        f"label away: “{label}” comes with “{bias}”, for example. "
+        "A model can learn that instead of the label."
     )
     test = _test_share(part)
-    return told + (
-        "" if test is None else f" Of the test images {whole(test)} follow this pattern."
-    )
+    if test is not None:
+        told += f" Of the test images {whole(test)} follow this pattern."
+    return told
 
 
 def _test_share(part: Part) -> float | None:
+    """Return the share of test images of known bias that follow the shortcut."""
     test = part.groups[0].first.test
     if part.aligned is None or "bias" not in test:
         return None
     known = test["bias"] >= 0
-    followed = part.aligned[test["labels"][known], test["bias"][known]]
-    return float(followed.mean()) if known.any() else None
+    if not known.any():
+        return None
+    return float(part.aligned[test["labels"][known], test["bias"][known]].mean())

@@ -1,4 +1,4 @@
-"""From a configuration to the things it names: folder, device, data, method, and everything that trains it."""
+"""Build what a configuration names: folder, device, data, method, and everything that trains it."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -37,19 +37,25 @@ from fairmargin.loop import Training
 from fairmargin.methods import Method, build_method
 from fairmargin.methods.base import FinalStage, RunLength, Unsuited
 from fairmargin.networks import build_encoder
-from fairmargin.runs.folder import CONFIG, RunFolder, is_run
+from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.record import CONFIG, is_run
 from fairmargin.runtime import distributed
 
 
 def device(name: str) -> torch.device:
-    """The one named, or for "auto" the best there is; each process of a machine takes the GPU of its local rank."""
+    """Return the device of this name, after testing that it works.
+
+    Args:
+        name: of PyTorch's devices, or "auto" for the best there is. With "cuda", each process of a
+            machine takes the GPU of its local rank.
+    """
     if name == "auto":
-        kinds = {
-            "cuda": torch.cuda.is_available(),
-            "mps": torch.backends.mps.is_available(),
-            "cpu": True,
-        }
-        name = next(kind for kind, there in kinds.items() if there)
+        if torch.cuda.is_available():
+            name = "cuda"
+        elif torch.backends.mps.is_available():
+            name = "mps"
+        else:
+            name = "cpu"
     try:
         chosen = torch.device(name)
         torch.empty(0, device=chosen)
@@ -57,13 +63,15 @@ def device(name: str) -> torch.device:
         raise ValueError(
             f"train.device={name} cannot be used here: {str(error).splitlines()[0]}"
         ) from error
-    return (
-        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if name == "cuda" else chosen
-    )
+    if name == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return chosen
 
 
-OTHER = 1 << 32  # beyond every seed of a run: the second stream has numbers of its own
-HARMLESS = (  # a run may be continued with other values of these
+# Added to the seed of the second stream of batches: larger than every seed of a run.
+OTHER = 1 << 32
+# A run may be continued with other values of these settings.
+HARMLESS = (
     "data.root",
     "train.device",
     "train.workers",
@@ -75,20 +83,33 @@ HARMLESS = (  # a run may be continued with other values of these
 
 
 def changed(a: Config, b: Config) -> list[str]:
-    """How the runs of two configurations differ: "train.epochs 24 → 80"."""
+    """List the settings by which two runs differ, such as "train.epochs 24 → 80".
+
+    Settings that do not change what is learned are left out.
+
+    Args:
+        a: the configuration before.
+        b: the configuration after.
+    """
     return [change for change in difference(a, b) if not change.startswith(HARMLESS)]
 
 
 @contextmanager
 def folder(config: Config, path: Path) -> Iterator[RunFolder]:
-    """The run folder, kept from other processes; refused if it holds a run with another configuration."""
+    """Make and lock the run folder; refuse one that holds a run with another configuration.
+
+    Args:
+        config: of the run that is about to begin or to continue.
+        path: the folder.
+    """
     opened = RunFolder(path)
     if distributed.rank() != 0:
         yield opened
         return
     opened.create()
     with opened.lock():
-        if is_run(path) and (changes := changed(load_resolved(path / CONFIG), config)):
+        changes = changed(load_resolved(path / CONFIG), config) if is_run(path) else []
+        if changes:
             raise ValueError(
                 f"{path} holds a run with another configuration: {', '.join(changes)}. "
                 "Choose another folder with --out, or remove that one"
@@ -97,43 +118,62 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
 
 
 def source(config: Config) -> dict[str, str]:
-    """Of one's own images, which have no name of their own: what tells them from others."""
+    """Return {"source": hash} for people's own images, which have no name; else an empty dict."""
     root = config.data.root
-    return (
-        {"source": source_hash(root)}
-        if config.data.name == "folder" and root is not None and root.exists()
-        else {}
-    )
+    if config.data.name == "folder" and root is not None and root.exists():
+        return {"source": source_hash(root)}
+    return {}
 
 
 def check_source(config: Config, opened: RunFolder) -> None:
-    """Refuse a finished run on other images, found without reading any."""
-    before, now = opened.data_hashes().get("source"), source(config).get("source")
+    """Refuse a folder whose finished run saw other images; no image is read for this.
+
+    Args:
+        config: of the run that was asked for.
+        opened: the folder of the finished run.
+    """
+    before = opened.data_hashes().get("source")
+    now = source(config).get("source")
     if before and now and before != now:
         raise ValueError(
-            f"{opened.path} holds a finished run on other images: {config.data.root} is not what it was, or not what that "
-            "run was given. Choose another folder with --out, or remove that one"
+            f"{opened.path} holds a finished run on other images: {config.data.root} has changed "
+            "since, or that run was given another folder. "
+            "Choose another folder with --out, or remove that one"
+        )
+
+
+def check_testable(config: Config, data: Data) -> None:
+    """Refuse data without test samples: nothing could be said of the result.
+
+    Args:
+        config: names the dataset.
+        data: what was built.
+    """
+    if not len(data.test):
+        raise ValueError(
+            f"{config.data.name} has no test samples here, so nothing could be said of the result; "
+            "add some"
         )
 
 
 def data(config: Config) -> Data:
-    """The dataset, coloured or split with the run's seed unless the configuration gives another."""
-    chosen, options = config.data, dict(config.data.options)
+    """Build the dataset, with the run's seed unless `data.seed` is set."""
+    chosen = config.data
+    options = dict(chosen.options)
     if "seed" in keywords(datasets.DATASETS[chosen.name]):
         options.setdefault("seed", config.seed)
     if chosen.inject is not None:
-        parse(chosen.inject)  # before minutes of reading
+        # An error in it should show before the minutes that reading may take.
+        parse(chosen.inject)
     built = datasets.build(chosen.name, chosen.root, **options)
     if chosen.inject is not None:
         built = inject(built, chosen.inject, config.seed)
-    missing = [
-        built.info.class_names[y]
-        for y in range(built.info.num_classes)
-        if not bool((built.train.labels == y).any())
-    ]
+    seen = set(built.train.labels.unique().tolist())
+    missing = [name for y, name in enumerate(built.info.class_names) if y not in seen]
     if missing:
         raise ValueError(
-            f"{chosen.name} has no training sample of class {', '.join(missing)}; a model cannot learn it: "
+            f"{chosen.name} has no training sample of class {', '.join(missing)}, "
+            "so a model cannot learn it; "
             "remove the class, add samples, or move some of its samples from test to train"
         )
     return built
@@ -149,19 +189,19 @@ def method(
     """Build the method that a configuration names, with weights that depend on the seed alone.
 
     Args:
-        bias: what the method may know; found out here if it is not given.
+        config: of the run.
+        data: the dataset, for the numbers of classes and biases.
+        bias: what the method may know of the bias; found out here if it is not given.
         trained: `data.json` of the run whose weights are to be loaded; then `bias` is not needed.
     """
     if trained is not None:
         info = recorded_info(config, data.info, trained)
     else:
         info = (bias or visible_bias(config, data)).info
-    options = (
-        {"in_features": torch.Size(info.image_shape).numel()}
-        if config.network.name == "mlp"
-        else {}
-    )
-    make_encoder = partial(build_encoder, config.network.name, **options | config.network.options)
+    options = dict(config.network.options)
+    if config.network.name == "mlp":
+        options.setdefault("in_features", torch.Size(info.image_shape).numel())
+    make_encoder = partial(build_encoder, config.network.name, **options)
     torch.manual_seed(config.seed)
     return build_method(config.method.name, make_encoder, info, **config.method.options)
 
@@ -177,13 +217,18 @@ def training(
     """Build everything that moves while `method` is trained: loaders, optimizers, schedules.
 
     Args:
-        bias: what the method may know, as it was built with; found out here if it is not given.
+        config: of the run.
+        method: what is trained; it moves to the device.
+        data: the dataset.
+        device: where training happens.
+        bias: what the method was built with; found out here if it is not given.
     """
     settings = config.train
     if settings.batch_size < method.least_batch:
         raise ValueError(
-            f"{config.method.name} compares samples with each other and train.batch_size={settings.batch_size} leaves "
-            f"nothing to compare; give it at least {method.least_batch}, and better some hundreds"
+            f"{config.method.name} compares samples with each other and "
+            f"train.batch_size={settings.batch_size} leaves nothing to compare; "
+            f"give it at least {method.least_batch}, and better some hundreds"
         )
     visible = bias or visible_bias(config, data)
     splits, features = visible.splits, visible.features
@@ -206,25 +251,25 @@ def training(
         )
 
     def sweep(name: str) -> Loader:
-        split = as_evaluated(splits[name])  # whole on every rank, so that all find out the same
-        size = config.evaluate.batch_size
+        # Every rank goes through the whole split, so that all find out the same.
+        split = as_evaluated(splits[name])
         return Loader(
             split,
             data.eval_views,
             InOrder(len(split)),
-            size,
+            config.evaluate.batch_size,
             device=device,
             workers=settings.workers,
             bias_features=features.get(name),
         )
 
     sampler = method.sampler if config.data.sampler == "auto" else config.data.sampler
-    # A last batch is left out if it is too small for the method's losses, or for statistics of a batch.
-    normalized = any(
-        isinstance(module, nn.modules.batchnorm._BatchNorm) for module in method.modules()
-    )
+    # A last batch too small for the method's losses, or for batch normalization, is left out.
+    batch_norm = nn.modules.batchnorm._BatchNorm
+    normalized = any(isinstance(module, batch_norm) for module in method.modules())
+    least = max(method.least_batch, 2) if normalized else max(method.least_batch, 1)
     rest = len(data.train) % settings.batch_size
-    drop_last = settings.drop_last or 0 < rest < max(method.least_batch, 2 if normalized else 1)
+    drop_last = settings.drop_last or 0 < rest < least
     loader = loader_of(data.train_views, sampler, settings.batch_size, drop_last, config.seed)
     wanted = method.second
     second = None
@@ -233,15 +278,17 @@ def training(
         second = loader_of(views, wanted.sampler, wanted.batch_size, False, OTHER + config.seed)
     if not len(loader):
         raise ValueError(
-            f"train.batch_size={settings.batch_size} with train.drop_last leaves no batch of {len(data.train)} samples; "
-            "lower one or switch off the other"
+            f"train.batch_size={settings.batch_size} with train.drop_last leaves no batch of "
+            f"{len(data.train)} samples; lower train.batch_size or set train.drop_last=false"
         )
     length = _length(config, len(loader))
     final_stage = method.plan(length)
     _refuse_unfinished(config, length, final_stage)
-    if strangers := config.players.keys() - method.players().keys():
+    strangers = config.players.keys() - method.players().keys()
+    if strangers:
         raise Unsuited(
-            f"players.{sorted(strangers)[0]}: {config.method.name} has no such player, only {', '.join(method.players())}; "
+            f"players.{sorted(strangers)[0]}: {config.method.name} has no such player, only "
+            f"{', '.join(method.players())}; "
             f'settings for one method go under [methods."NAME".players.…]'
         )
     players = {
@@ -264,7 +311,7 @@ def training(
 
 
 def _length(config: Config, steps_per_epoch: int) -> RunLength:
-    """What `train.epochs` and `train.steps` come to."""
+    """Return how long training takes: `train.epochs`, or `train.steps` if that is shorter."""
     epochs, most = config.train.epochs, config.train.steps
     steps = epochs * steps_per_epoch
     if most is not None and most < steps:
@@ -273,7 +320,7 @@ def _length(config: Config, steps_per_epoch: int) -> RunLength:
 
 
 def _refuse_unfinished(config: Config, length: RunLength, final: FinalStage) -> None:
-    """Refuse a run that ends before its method is what its name says."""
+    """Refuse a run that ends before its method has reached its final stage."""
     if final.reached(length.epochs, length.steps, ended=True):
         return
     before, there, unit = final.steps, float(length.steps), "steps"
@@ -283,8 +330,8 @@ def _refuse_unfinished(config: Config, length: RunLength, final: FinalStage) -> 
     name, _, _ = final.option.partition("=")
     hint = f" ({final.hint})" if final.hint else ""
     raise Unsuited(
-        f"{config.method.name} begins after the first {before} {unit} (method.{final.option}), and this run has "
-        f"{there:g}; raise {longer}, or lower method.{name}{hint}"
+        f"{config.method.name} begins after the first {before} {unit} (method.{final.option}), "
+        f"and this run has {there:g}; raise {longer}, or lower method.{name}{hint}"
     )
 
 
@@ -295,7 +342,7 @@ def _player(
     differs: Mapping[str, Any],
     length: float,
 ) -> optim.Player:
-    """`length` of the run in epochs, which its schedule spans."""
+    """Build one player with its optimizer; its schedule spans `length` epochs."""
     optimizer, schedule = config.for_player(name, differs)
     settings = schedule.model_dump()
     rate = optim.schedule(settings.pop("name"), length, **settings)
@@ -303,7 +350,7 @@ def _player(
 
 
 def linear(config: Config) -> LinearSettings:
-    """How linear evaluation learns, by the run's seed."""
+    """Return the settings of linear evaluation: `evaluate.linear_…` and the run's seed."""
     prefix = "linear_"
     keys = type(config.evaluate).model_fields
     given = {
@@ -314,7 +361,8 @@ def linear(config: Config) -> LinearSettings:
     return LinearSettings(**given, seed=config.seed)
 
 
-SeenSplit = tuple[Split, Tensor | None]  # with its bias features
+# A split and its bias features.
+SeenSplit = tuple[Split, Tensor | None]
 
 
 def _needs_bias(make: Callable[..., Sampler]) -> Callable[[SeenSplit, int], Sampler]:
@@ -322,8 +370,9 @@ def _needs_bias(make: Callable[..., Sampler]) -> Callable[[SeenSplit, int], Samp
         labels, bias = seen[0].labels, seen[0].bias
         if bias is None:
             raise ValueError(
-                "this sampler groups samples by bias and the training set has no bias labels that may be used; choose "
-                'another, or make labels: run "fairmargin scores" and train with --bias clusters'
+                "this sampler groups samples by bias and the training set has no bias labels that "
+                'may be used; choose another, or make labels: run "fairmargin scores" and train '
+                "with --bias clusters"
             )
         return make(labels, bias, seed)
 
@@ -331,13 +380,12 @@ def _needs_bias(make: Callable[..., Sampler]) -> Callable[[SeenSplit, int], Samp
 
 
 def _weighted(seen: SeenSplit, seed: int) -> Sampler:
-    """Hong & Yang's oversampling: by bias features as with their SoftCon, or by bias labels as with their BiasCon."""
+    """Oversample as Hong & Yang do: by bias features (their SoftCon) or bias labels (BiasCon)."""
     split, features = seen
     if features is not None:
         return Weighted(score_file.rarity(features, split.labels, seed=seed), ratio=10, seed=seed)
-    return _needs_bias(lambda y, b, seed: Weighted(bias_weights(y, b), ratio=10, seed=seed))(
-        seen, seed
-    )
+    by_labels = _needs_bias(lambda y, b, seed: Weighted(bias_weights(y, b), ratio=10, seed=seed))
+    return by_labels(seen, seed)
 
 
 SAMPLERS: dict[str, Callable[[SeenSplit, int], Sampler]] = {

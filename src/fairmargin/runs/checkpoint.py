@@ -1,8 +1,9 @@
-"""Checkpoints that are whole or not there, and weights to share. Reading one never executes code.
+"""Save and load checkpoints. A file is whole or absent, and reading one never executes code.
 
     fairmargin checkpoint 1 sha256 <hex> <bytes>↵ torch.save's bytes
 
-A file is written beside its place, reaches the disk, and is then renamed: whatever happens, the older checkpoints stay.
+A file is written under a temporary name, flushed to disk and then renamed, so older checkpoints
+stay whatever happens.
 """
 
 import hashlib
@@ -29,25 +30,29 @@ MAGIC = b"fairmargin checkpoint "
 HEADER = re.compile(rb"fairmargin checkpoint ([0-9]+) sha256 ([0-9a-f]{64}) ([0-9]+)\n")
 LONGEST_HEADER = 200
 NAME = re.compile(r"step-([0-9]{8,})\.ckpt")
-# What `torch.load(weights_only=True)` gives back. Anything else would be saved and never be read again.
+# Types that `torch.load(weights_only=True)` reads. Others could be saved but never be read again.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The newest checkpoint that is whole, and those newer than it that are not."""
+    """The newest checkpoint that is whole."""
 
     path: Path
     step: int
     state: dict[str, Any]
+    # Newer files that cannot be used, and why.
     damaged: list[tuple[Path, str]] = field(default_factory=list)
 
 
 def save(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Path:
-    """Write `state` as the checkpoint of this step and remove older ones, except the last `keep` − 1.
+    """Write `state` as the checkpoint of this step and remove older ones.
 
     Args:
+        folder: where checkpoints go; made if it does not exist.
+        step: of the training.
         state: nested dicts, lists and tuples of tensors, numbers and strings.
+        keep: checkpoints that stay, this one included.
     """
     if step < 0 or keep < 1:
         raise ValueError(f"step must be at least 0 and keep at least 1; got {step} and {keep}")
@@ -55,28 +60,29 @@ def save(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Pa
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()
-    header = b"%s%d sha256 %s %d\n" % (
-        MAGIC,
-        FORMAT,
-        hashlib.sha256(content).hexdigest().encode(),
-        len(content),
-    )
+    digest = hashlib.sha256(content).hexdigest().encode()
+    header = b"%s%d sha256 %s %d\n" % (MAGIC, FORMAT, digest, len(content))
     path = folder / f"step-{step:08d}.ckpt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        remove(folder.glob(".step-*.part"))  # of processes that were killed
+        # Processes that were killed leave these.
+        remove(folder.glob(".step-*.part"))
         write_atomically(path, header, content)
     except OSError as error:
-        raise CheckpointError(
-            _what_now(error, path, len(header) + len(content)), error.errno
-        ) from error
+        message = _what_now(error, path, len(header) + len(content))
+        raise CheckpointError(message, error.errno) from error
     older = [other for number, other in _all(folder) if number < step]
     remove(older[: max(len(older) - (keep - 1), 0)])
     return path
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The state that was saved; `DamagedCheckpoint` if the file is anything but a whole checkpoint."""
+    """Read the state that was saved; `DamagedCheckpoint` if the file is not a whole checkpoint.
+
+    Args:
+        path: the file.
+        device: where its tensors go.
+    """
     try:
         with path.open("rb") as file:
             content = _verified(path, file.readline(LONGEST_HEADER), file.read())
@@ -88,7 +94,8 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         raise DamagedCheckpoint(path, f"it cannot be read ({error.strerror})") from error
     try:
         state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-    except Exception as error:  # many kinds, by what the bytes happen to say
+    # Damaged bytes raise errors of many kinds.
+    except Exception as error:
         why = "it holds something other than tensors and plain values, which is never executed"
         raise DamagedCheckpoint(path, f"{why} ({type(error).__name__})") from error
     if not isinstance(state, dict):
@@ -97,7 +104,12 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def newest(folder: Path, device: torch.device | str = "cpu") -> Found | None:
-    """The newest checkpoint that is whole; None if there is none at all."""
+    """Read the newest checkpoint that is whole; None if the folder has none at all.
+
+    Args:
+        folder: of the checkpoints.
+        device: where its tensors go.
+    """
     damaged: list[tuple[Path, str]] = []
     for step, path in reversed(_all(folder)):
         try:
@@ -114,7 +126,7 @@ def newest(folder: Path, device: torch.device | str = "cpu") -> Found | None:
 
 
 def _all(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path), by step."""
+    """List (step, path) of all checkpoints, by step."""
     if not folder.is_dir():
         return []
     named = [(NAME.fullmatch(path.name), path) for path in folder.iterdir()]
@@ -122,14 +134,13 @@ def _all(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _verified(path: Path, header: bytes, content: bytes) -> bytes:
-    """The content, if it is what the header says."""
+    """Return the content if it is what the header says."""
     if not header:
         raise DamagedCheckpoint(path, "it is empty")
     if not header.startswith(MAGIC):
-        cut = MAGIC.startswith(header)
-        raise DamagedCheckpoint(
-            path, "it is truncated" if cut else "it is not a checkpoint of fairmargin"
-        )
+        if MAGIC.startswith(header):
+            raise DamagedCheckpoint(path, "it is truncated")
+        raise DamagedCheckpoint(path, "it is not a checkpoint of fairmargin")
     match = HEADER.fullmatch(header)
     version = re.match(rb"[0-9]+", header[len(MAGIC) :])
     if version and int(version[0]) > FORMAT:
@@ -171,12 +182,10 @@ def _check_plain(value: Any, where: str) -> None:
 
 def _what_now(error: OSError, path: Path, size: int) -> str:
     there = _all(path.parent)
-    from_where = (
-        f"step {there[-1][0]}, whose checkpoint is untouched"
-        if there
-        else "the beginning: there is none yet"
-    )
+    start = "the beginning: there is none yet"
+    if there:
+        start = f"step {there[-1][0]}, whose checkpoint is untouched"
     return (
-        f"{write_failure(error, path, size)}. Training can go on; if it is interrupted now it resumes from {from_where}. "
-        "Free some space or make the folder writable"
+        f"{write_failure(error, path, size)}. Training can go on; if it is interrupted now it "
+        f"resumes from {start}. Free some space or make the folder writable"
     )

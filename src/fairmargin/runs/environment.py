@@ -1,4 +1,4 @@
-"""Where and with what a run ran: versions, device, commit, command."""
+"""The environment of a run: versions, device, commit, command."""
 
 import platform
 import re
@@ -22,9 +22,19 @@ def environment(
     command: Sequence[str],
     data_hashes: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Facts that a repetition needs. Nothing in them says who ran it, on which host or where on its disk."""
+    """Return what it takes to repeat a run, without user name, host name or folders of the machine.
+
+    Args:
+        device: where the run trains.
+        threads: of each process.
+        world_size: number of processes.
+        command: words of the command line; absolute paths in it are cut to their last part.
+        data_hashes: of the splits.
+    """
     device = torch.device(device)
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    program = [PurePath(word).name for word in command[:1]]
+    arguments = [_without_places(word) for word in command[1:]]
     return {
         "fairmargin": __version__,
         "python": platform.python_version(),
@@ -35,24 +45,22 @@ def environment(
         "threads": threads,
         "world_size": world_size,
         "git": _git_state(),
-        "command": shlex.join(
-            [*(PurePath(name).name for name in command[:1]), *map(_without_places, command[1:])]
-        ),
+        "command": shlex.join(program + arguments),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": dict(data_hashes),
     }
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Of the checkout this package runs from, else of the current folder."""
+    """Return the commit of the checkout this package runs from, else of the current folder."""
     package = Path(__file__).parent
-    # A package installed into somebody's project is not part of that project.
+    # A package installed inside another project's checkout is not part of that project.
     own = _git(package, "ls-files", "--error-unmatch", Path(__file__).name) is not None
     folder = package if own else Path.cwd()
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
-    # Files git does not know, such as the folders of runs, do not change what was run.
+    # Untracked files, such as run folders, do not change the code that ran.
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "dirty": bool(changed)}
 
@@ -67,13 +75,12 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def _without_places(word: str) -> str:
-    """Absolute paths cut to their last part: --set data.root=/home/me/x.csv becomes --set data.root=…/x.csv."""
+    """Cut absolute paths to their last part: data.root=/home/me/x.csv becomes data.root=…/x.csv."""
     key, equals, value = word.rpartition("=")
     bare = value.strip("\"'")
     if bare.startswith(("/", "~")):
         return f"{key}{equals}…/{PurePosixPath(bare).name}"
     if PureWindowsPath(bare).is_absolute():
         return f"{key}{equals}…/{PureWindowsPath(bare).name}"
-    return re.sub(
-        r"(?<![\w.…])[/~](?:[^\s\"',\]]*/)?([^\s\"',/\]]+)", r"…/\1", word
-    )  # inside a list
+    # What is left are paths inside a list.
+    return re.sub(r"(?<![\w.…])[/~](?:[^\s\"',\]]*/)?([^\s\"',/\]]+)", r"…/\1", word)

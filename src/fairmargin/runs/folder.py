@@ -1,6 +1,7 @@
-"""The folder of a run: what was asked, on what machine and data, what happened, what came out. Reports read nothing else.
+"""Write a run folder; `record` names its files and reads them.
 
-config.toml  environment.json  data.json  metrics.jsonl  checkpoints/  weights.safetensors  result.json  *.npz
+A file is written whole or not at all, and result.json comes last. What reads a folder can be
+imported from here too.
 """
 
 import contextlib
@@ -9,23 +10,41 @@ import io
 import json
 import math
 import os
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from fairmargin.runs.record import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    DATA,
+    ENVIRONMENT,
+    METRICS,
+    RESULT,
+    WEIGHTS,
+    RunError,
+    RunRecord,
+    find_runs,
+    is_run,
+    read_events,
+    read_json,
+)
 from fairmargin.runtime.files import write_atomically
 
-CONFIG, METRICS = "config.toml", "metrics.jsonl"
-ENVIRONMENT, DATA, RESULT = "environment.json", "data.json", "result.json"
-
-
-class RunError(OSError):
-    """A run folder cannot be written or read; the message says which file, why, and what to do."""
+__all__ = [
+    "CONFIG",
+    "Locked",
+    "Metrics",
+    "RunError",
+    "RunFolder",
+    "RunRecord",
+    "find_runs",
+    "is_run",
+]
 
 
 class Locked(RunError):
@@ -33,21 +52,26 @@ class Locked(RunError):
 
 
 class RunFolder:
-    """Where a run writes."""
+    """The folder that a run writes into.
+
+    Args:
+        path: the folder; `create` makes it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self.metrics = Metrics(self.path / METRICS)
-        self.checkpoints = self.path / "checkpoints"
-        self.weights = self.path / "weights.safetensors"
-        self.best = self.path / "best.safetensors"
+        self.checkpoints = self.path / CHECKPOINTS
+        self.weights = self.path / WEIGHTS
+        self.best = self.path / BEST
 
     @property
     def finished(self) -> bool:
+        """True if the run in this folder has a result."""
         return (self.path / RESULT).is_file()
 
     def create(self) -> "RunFolder":
-        """Make the folder, if need be, and see whether it can be written to."""
+        """Make the folder if it does not exist, and check that files can be written into it."""
         probe = self.path / f".probe.{os.getpid()}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -62,28 +86,50 @@ class RunFolder:
         return self
 
     def data_hashes(self) -> dict[str, str]:
-        """Of the data that the run in this folder saw; empty if there is none, or nothing was recorded."""
-        return dict((_parse(self.path / ENVIRONMENT) or {}).get("data") or {})
+        """Hashes of the data that the run in this folder saw; empty if none were recorded."""
+        environment = read_json(self.path / ENVIRONMENT) or {}
+        return dict(environment.get("data") or {})
 
     def write_config(self, text: str) -> None:
-        self._write(CONFIG, text)
+        """Write config.toml.
+
+        Args:
+            text: TOML.
+        """
+        self._replace(CONFIG, text.encode("utf-8"))
 
     def write_environment(self, facts: Mapping[str, Any]) -> None:
-        self._write(ENVIRONMENT, _json(facts, indent=1))
+        """Write environment.json.
+
+        Args:
+            facts: of `environment.environment`.
+        """
+        self._write_json(ENVIRONMENT, facts)
 
     def write_data(self, facts: Mapping[str, Any]) -> None:
-        self._write(DATA, _json(facts, indent=1))
+        """Write data.json.
+
+        Args:
+            facts: names, sizes and counts of the dataset.
+        """
+        self._write_json(DATA, facts)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Last of all: its presence means that the run is finished."""
-        self._write(RESULT, _json(result, indent=1))
+        """Write result.json. Call this last: the file means that the run is finished.
+
+        Args:
+            result: what was measured.
+        """
+        self._write_json(RESULT, result)
 
     def save_arrays(self, name: str, **arrays: np.ndarray | Tensor) -> Path:
-        """`name`.npz with these arrays; nothing that would need pickle."""
-        plain = {
-            key: np.asarray(a.detach().cpu() if isinstance(a, Tensor) else a)
-            for key, a in arrays.items()
-        }
+        """Write `name`.npz with these arrays and return its path; refuse what would need pickle.
+
+        Args:
+            name: of the file, without .npz.
+            **arrays: by their names in the file.
+        """
+        plain = {key: _to_numpy(array) for key, array in arrays.items()}
         for key, array in plain.items():
             if array.dtype.hasobject:
                 raise TypeError(
@@ -91,14 +137,13 @@ class RunFolder:
                 )
         buffer = io.BytesIO()
         np.savez(buffer, **plain)  # type: ignore[arg-type]
-        path = self.path / f"{name}.npz"
-        self._replace(path, buffer.getbuffer())
-        return path
+        return self._replace(f"{name}.npz", buffer.getbuffer())
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes out of the folder; a lock goes away with its process, however that ends."""
-        if os.name != "posix":  # nothing there goes away with its process
+        """Keep other processes out of the folder while inside; the lock ends with its process."""
+        # Other systems have no lock that the death of a process releases.
+        if os.name != "posix":
             yield
             return
         import fcntl
@@ -107,46 +152,58 @@ class RunFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
+                # Some network file systems have no locks; a run there goes on without one.
                 if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                     file.seek(0)
-                    who = f" (process {number})" if (number := file.read(20).strip()) else ""
+                    number = file.read(20).strip()
+                    process = f"another process (process {number})" if number else "another process"
                     raise Locked(
-                        f"another process{who} is writing into {self.path}; wait for it, or choose another folder with --out"
+                        f"{process} is writing into {self.path}; "
+                        "wait for it, or choose another folder with --out"
                     ) from None
-                # Some network file systems have no locks; a run there is still a run.
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
             yield
 
-    def _write(self, name: str, text: str) -> None:
-        self._replace(self.path / name, text.encode("utf-8"))
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        self._replace(name, to_json(content, indent=1).encode("utf-8"))
 
-    def _replace(self, path: Path, content: bytes | memoryview) -> None:
+    def _replace(self, name: str, content: bytes | memoryview) -> Path:
+        path = self.path / name
         try:
             write_atomically(path, content)
         except OSError as error:
             raise RunError(
                 f"cannot write {path}: {error.strerror}. Free some space or choose another folder"
             ) from error
+        return path
 
 
 class Metrics:
-    """`metrics.jsonl`: one event per line. A line counts once its newline is there."""
+    """`metrics.jsonl`, one event a line. A line counts once its newline is written.
+
+    Args:
+        path: the file; the first event makes it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._continues = False  # the file is known to end with a whole line
+        # True once the file is known to end with a whole line.
+        self._continues = False
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """One line; numbers that are not finite become null."""
-        line = _json(event).encode("utf-8") + b"\n"
+        """Write one line; numbers that are not finite become null.
+
+        Args:
+            event: with its kind under "event".
+        """
+        line = to_json(event).encode("utf-8") + b"\n"
         if not self._continues:
             self.truncate(self._size())
         try:
-            with self.path.open(
-                "ab"
-            ) as file:  # in one write, so that a reader never sees half of it for long
+            # A single write, so that a reader hardly ever sees half a line.
+            with self.path.open("ab") as file:
                 file.write(line)
         except OSError as error:
             self._continues = False
@@ -155,7 +212,7 @@ class Metrics:
             ) from error
 
     def position(self) -> int:
-        """Bytes so far, all of them on the disk: what a checkpoint remembers."""
+        """Flush the file to disk and return its length in bytes, for a checkpoint to remember."""
         if not self.path.exists():
             return 0
         with self.path.open("ab") as file:
@@ -163,7 +220,11 @@ class Metrics:
         return self._size()
 
     def truncate(self, position: int) -> None:
-        """Forget what was written after `position`, and half a line before it."""
+        """Remove what stands after `position`, and half a line before it.
+
+        Args:
+            position: of `position`, in bytes.
+        """
         if self.path.exists():
             with self.path.open("r+b") as file:
                 whole = file.read(position).rfind(b"\n") + 1
@@ -171,100 +232,24 @@ class Metrics:
         self._continues = True
 
     def read(self) -> list[dict[str, Any]]:
-        """All events; a last line without its end is left out."""
-        if not self.path.exists():
-            return []
-        *lines, _ = self.path.read_bytes().split(b"\n")
-        events = []
-        for number, line in enumerate(lines, 1):
-            try:
-                events.append(json.loads(line))
-            except ValueError as error:
-                raise RunError(
-                    f"{self.path}, line {number} is not JSON ({error}); remove that line"
-                ) from error
-        return events
+        """Read all events; a last line without its end is left out."""
+        return read_events(self.path)
 
     def _size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """A run folder, read."""
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Encode tensors, arrays, paths and plain values; numbers that are not finite become null.
 
-    path: Path
-    config: dict[str, Any]
-    environment: dict[str, Any]  # empty: the run ended before it wrote this
-    data: dict[str, Any]  # likewise
-    metrics: list[dict[str, Any]]
-    result: dict[str, Any] | None  # None: not finished
-
-    @staticmethod
-    def read(path: Path) -> "RunRecord":
-        path = Path(path)
-        if not is_run(path):
-            raise RunError(
-                f"{path} is not the folder of a run: it has no {CONFIG} with a {METRICS} or {ENVIRONMENT}"
-            )
-        return RunRecord(
-            path=path,
-            config=_parse(path / CONFIG),
-            environment=_parse(path / ENVIRONMENT) or {},
-            data=_parse(path / DATA) or {},
-            metrics=Metrics(path / METRICS).read(),
-            result=_parse(path / RESULT),
-        )
-
-    @property
-    def finished(self) -> bool:
-        return self.result is not None
-
-    def has_arrays(self, name: str) -> bool:
-        return (self.path / f"{name}.npz").is_file()
-
-    def arrays(self, name: str) -> dict[str, np.ndarray]:
-        """Those of `name`.npz, read now."""
-        file = self.path / f"{name}.npz"
-        if not file.is_file():
-            raise RunError(f"{self.path} has no {file.name}; was the run finished?")
-        try:
-            with np.load(file, allow_pickle=False) as arrays:
-                return {key: arrays[key] for key in arrays.files}
-        except Exception as error:  # zip, array header, length: each has its own
-            raise RunError(
-                f"{file} is damaged ({type(error).__name__}: {error}); evaluate the run again"
-            ) from error
-
-
-def is_run(path: Path) -> bool:
-    """A configuration alone may be anybody's."""
-    signs = (ENVIRONMENT, METRICS, RESULT, "checkpoints")
-    return (path / CONFIG).is_file() and any((path / sign).exists() for sign in signs)
-
-
-def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """Of each path: itself if it is a run, else the runs anywhere below it. Each once, in order."""
-    found: dict[Path, None] = {}
-    for path in map(Path, paths):
-        if not path.is_dir():
-            raise RunError(
-                f"{path} is not a folder" if path.exists() else f"there is no folder {path}"
-            )
-        for folder, inner, _ in os.walk(path):
-            inner.sort()
-            if is_run(Path(folder)):
-                inner.clear()  # what lies inside a run belongs to it
-                found[Path(folder)] = None
-    return list(found)
-
-
-def _json(value: Any, indent: int | None = None) -> str:
+    Args:
+        value: nested dicts and lists of these.
+        indent: None for one line.
+    """
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
 
 def _finite(value: Any) -> Any:
-    """The same in JSON's types, with None for numbers that are not finite."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return _finite(value.tolist())
     if isinstance(value, Mapping):
@@ -276,14 +261,7 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _parse(file: Path) -> Any:
-    """The content of a JSON or TOML file; None if there is none."""
-    try:
-        text = file.read_text("utf-8")
-        return tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RunError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise RunError(f"{file} is damaged: {error}") from error
+def _to_numpy(array: np.ndarray | Tensor) -> np.ndarray:
+    if isinstance(array, Tensor):
+        array = array.detach().cpu().numpy()
+    return np.asarray(array)

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live panel on a terminal, plain lines elsewhere, few beside other runs."""
+"""Show a run while it trains: a live panel on a terminal, plain lines elsewhere."""
 
 import math
 import sys
@@ -15,31 +15,45 @@ from fairmargin.config import Config
 from fairmargin.loop import Training
 from fairmargin.runtime import distributed
 
-REFRESH = 0.25  # seconds between two pictures
+# Seconds between two updates of the panel.
+REFRESH = 0.25
+# Where the counts of FairKL's pairs begin in `Now.pairs`.
 SIGNS = (("same label", 0), ("other label", 2))
-_shared = False  # whether other processes write to the same terminal
+# True if other processes write to the same terminal.
+_shared = False
 
 
 def share_the_terminal() -> None:
-    """This process trains beside others: from now on its runs say when they begin and end, and what is wrong."""
+    """Make later runs of this process brief, because others write to the same terminal.
+
+    They say when they begin and end, and what is wrong.
+    """
     global _shared
     _shared = True
 
 
 @dataclass
 class Now:
-    """Where a run stands."""
+    """How far a run is, and its latest numbers."""
 
-    epoch: int = 0  # epochs done
+    # Epochs done.
+    epoch: int = 0
     step: int = 0
-    rate: float = 0.0  # images per second
+    # Images per second.
+    rate: float = 0.0
     terms: dict[str, float] = field(default_factory=dict)
     pairs: list[int] | None = None
     accuracy: str = ""
 
 
 class Display:
-    """Use as a context; `show` may be called at every step, it draws only so often."""
+    """The display of one run, used as a context manager.
+
+    Args:
+        config: of the run.
+        training: whose steps are counted.
+        console: where to write; the terminal by default. Ranks other than 0 write nothing.
+    """
 
     def __init__(self, config: Config, training: Training, console: Console | None = None) -> None:
         self.title = f"{config.method.name}, seed {config.seed}"
@@ -68,33 +82,41 @@ class Display:
             self.say(", ".join(part for part in (took, self.now.accuracy) if part))
 
     def due(self) -> bool:
-        """Whether the panel wants new values; reading a loss makes an accelerator wait."""
+        """True if the panel should be drawn again; reading a loss earlier makes a GPU wait."""
         return self.live is not None and time.monotonic() - self.drawn >= REFRESH
 
     def begin(self, step: int) -> None:
-        """The clock starts at this step."""
-        self.first_step, self.started = step, time.monotonic()
+        """Start the clock at this step."""
+        self.first_step = step
+        self.started = time.monotonic()
         if step or self.brief:
             self.say(f"continuing after step {step}" if step else "begins")
 
     def show(self, now: Now) -> None:
+        """Show these numbers; may be called at every step, because it draws only when due."""
         self.now = now
         if self.live is not None and self.due():
             self.drawn = time.monotonic()
             self.live.update(self._panel(), refresh=True)
 
     def say(self, text: str) -> None:
-        """A line that stays; beside other processes it says whose it is."""
+        """Print a line that stays; it names the run if other processes write here too."""
         text = f"{self.title}: {text}" if self.brief else text
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def detail(self, text: str) -> None:
-        """A line that only one who watches this run alone wants."""
+        """Print a line, unless other processes write here too."""
         if not self.brief:
             self.say(text)
 
     def stage(self, what: str, done: int, of: int) -> None:
-        """Where something stands that takes long and comes after the training: below the panel, or a line at each tenth."""
+        """Show how far a long evaluation is: below the panel, or as a line at each tenth.
+
+        Args:
+            what: the name of what is being done.
+            done: batches done.
+            of: batches in all.
+        """
         if self.live is None:
             if at_a_tenth(done, of):
                 self.detail(f"{what}: {done / of:.0%}")
@@ -104,7 +126,7 @@ class Display:
             self.live.update(Group(self._panel(), line), refresh=True)
 
     def line(self) -> str:
-        """All of it in one line, for logs."""
+        """Return everything in one line, for logs."""
         now = self.now
         parts = [f"epoch {now.epoch}/{self.epochs} step {now.step}/{self.steps}"]
         parts += [f"{name} {value:.4g}" for name, value in now.terms.items()]
@@ -122,9 +144,8 @@ class Display:
             f"{now.rate:,.0f} images/s",
             f"{_clock(self._left())} left",
         )
-        terms = Text(
-            "  ".join(f"{name} {value:.4g}" for name, value in now.terms.items()), style="dim"
-        )
+        numbers = [f"{name} {value:.4g}" for name, value in now.terms.items()]
+        terms = Text("  ".join(numbers), style="dim")
         more = [Text(text, style="dim") for text in (self._pairs(), now.accuracy) if text]
         return Group(head, terms, *more)
 
@@ -140,20 +161,23 @@ class Display:
 
     def _left(self) -> float:
         done = self.now.step - self.first_step
-        return (
-            (self.steps - self.now.step) * (time.monotonic() - self.started) / done
-            if done > 0
-            else float("nan")
-        )
+        if done <= 0:
+            return math.nan
+        return (self.steps - self.now.step) * (time.monotonic() - self.started) / done
 
 
 def at_a_tenth(done: int, of: int) -> bool:
-    """Whether this step completes another tenth of the whole."""
+    """Return True if this step completes another tenth of the whole.
+
+    Args:
+        done: steps done.
+        of: steps in all.
+    """
     return 10 * done // of > 10 * (done - 1) // of
 
 
 def _clock(seconds: float) -> str:
-    if seconds != seconds:
+    if math.isnan(seconds):
         return "?"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

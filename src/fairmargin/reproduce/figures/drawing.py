@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from fairmargin.report.runs import read_run
 from fairmargin.reproduce import budgets
 from fairmargin.reproduce.budgets import Budget
 from fairmargin.reproduce.cells import cells
@@ -51,7 +50,7 @@ def _histograms(folder: Path, out: Path, budget: Budget, say: Say) -> Drawn:
         records = runs_as_planned(cell, out, budget, say)
         finished = [record for record in records if record.finished]
         if finished:
-            runs[cell.method, cell.settings["method.epsilon"]] = read_run(finished[0].path)
+            runs[cell.method, cell.settings["method.epsilon"]] = finished[0]
     return measured.figure_5(runs, folder, budget=_caption("figure5", budget, 1))
 
 

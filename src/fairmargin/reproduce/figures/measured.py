@@ -17,8 +17,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fairmargin.checks import check_choice
-from fairmargin.report.runs import Run, method_name
+from fairmargin.report.runs import method_name
 from fairmargin.reproduce.figures.picture import FAINT, INK, Drawn, caption, open_frame, page, save
+from fairmargin.runs.record import RunRecord
 
 # Colour, marker and line of each method.
 METHODS: dict[str, tuple[str, str, Any]] = {
@@ -202,7 +203,9 @@ class _History:
         return np.concatenate([[first], between, [last]])
 
 
-def figure_5(runs: Mapping[tuple[str, float], Run], folder: Path, *, budget: str = "") -> Drawn:
+def figure_5(
+    runs: Mapping[tuple[str, float], RunRecord], folder: Path, *, budget: str = ""
+) -> Drawn:
     """Draw the similarities of positives epoch by epoch, of ε-SupCon and ε-SupInfoNCE.
 
     There is a row for each ε, with bias-aligned positives left and bias-conflicting ones right.
@@ -270,11 +273,11 @@ def _lowest_shown(history: _History) -> float:
     return float(history.edges[:-1][coloured].min(initial=0.0))
 
 
-def _history(run: Run, name: str) -> _History:
+def _history(run: RunRecord, name: str) -> _History:
     events = [event for event in run.evaluations() if event.get("similarity")]
     if not events:
         raise ValueError(
-            f"{run.folder} holds no similarities by epoch. Train it with "
+            f"{run.path} holds no similarities by epoch. Train it with "
             "--set evaluate.similarities=true on data with bias labels, or make all runs of the "
             "figure with: fairmargin reproduce figure5"
         )
@@ -304,7 +307,8 @@ def _heat(ax: Axes, history: _History | None, name: str) -> None:
 
 
 def _panel_numbers(
-    histories: Mapping[tuple[str, float, str], _History], runs: Mapping[tuple[str, float], Run]
+    histories: Mapping[tuple[str, float, str], _History],
+    runs: Mapping[tuple[str, float], RunRecord],
 ) -> list[dict[str, Any]]:
     panels = []
     for (method, epsilon, name), history in histories.items():
@@ -312,7 +316,7 @@ def _panel_numbers(
             "method": method,
             "epsilon": epsilon,
             "set": name,
-            "run": runs[method, epsilon].folder.name,
+            "run": runs[method, epsilon].path.name,
             "epochs": history.epochs,
             "mean": history.mean,
             "edges": history.edges.round(6).tolist(),
