@@ -67,7 +67,7 @@ def metric_learning_supcon(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
 
 def three_products(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
     """Nothing but the three N×N×D products of the streamed pass, in chunks of the same size."""
-    from fairmargin.losses._pairs import chunk_size
+    from fairmargin.losses._streamed import chunk_size
 
     x = z.detach()
     n = len(x)

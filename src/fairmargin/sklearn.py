@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from fairmargin.checks import check_choice
 from fairmargin.data.samplers import BiasAware, GroupBalanced, Sampler, Shuffled
 from fairmargin.losses import eps_supinfonce, fairkl
+from fairmargin.losses.choices import Divergence
 from fairmargin.losses.contrastive import warn_of_epsilon
 
 SAMPLINGS = ("group-balanced", "bias-aware", "shuffled")
@@ -82,7 +83,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         temperature: float = 0.1,
         alpha: float = 0.1,
         fairkl_weight: float = 1.0,
-        divergence: str = "moments",
+        divergence: Divergence = "moments",
         negatives: bool = True,
         sampling: str = "group-balanced",
         pseudo_bias: int | None = None,

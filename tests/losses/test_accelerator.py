@@ -20,7 +20,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from fairmargin import losses
-from fairmargin.losses import _limits, _pairs
+from fairmargin.losses import _limits, _streamed
 from tests.losses.every import CASES, NO_LOSSES, batch
 
 HOST = _limits.LIMITS["cpu"]
@@ -427,7 +427,7 @@ class TestOneGraph:
         x = batch(N)
         expected, expected_gradient = value_and_gradient(CASES[name], x)
         use(monkeypatch, replace(HOST, **SMALL) if row == "cpu" else ROWS["cuda, chunks"])
-        monkeypatch.setattr(_pairs, "CHUNK_BACKEND", "aot_eager")
+        monkeypatch.setattr(_streamed, "CHUNK_BACKEND", "aot_eager")
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         compiled = torch.compile(CASES[name], backend="aot_eager", fullgraph=True)

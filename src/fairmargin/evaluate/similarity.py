@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairmargin.losses._fairkl import Moments, gaussian_kl
+from fairmargin.losses.divergences import Moments, gaussian_kl
 from fairmargin.losses.inputs import check_ids, check_matrix
 from fairmargin.vectors import unit
 
