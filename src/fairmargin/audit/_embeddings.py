@@ -33,8 +33,8 @@ from fairmargin.evaluate.accuracy import (
 )
 from fairmargin.evaluate.probe import fit_probe
 from fairmargin.evaluate.similarity import SETS, ordering, similarities
-from fairmargin.losses._fairkl import VARIANCE_FLOOR, Moments, gaussian_kl
-from fairmargin.losses._moments import COUNT, FIRST, SECOND, set_sums
+from fairmargin.losses.divergences import VARIANCE_FLOOR, Moments, gaussian_kl
+from fairmargin.losses.moments import COUNT, FIRST, SECOND, set_sums
 from fairmargin.methods.dfr import balanced
 from fairmargin.runs.folder import CONFIG, RunError, RunRecord
 from fairmargin.runtime.threads import one_thread
@@ -282,10 +282,9 @@ def fairkl_by_class(
     KL(N_A ‖ N_C) of distances for positives and negatives, without a floor on the variance, and None where a set has
     fewer than two pairs or no spread. "fairkl" is the loss itself: the same with the floor, positives plus negatives.
     """
-    _, y, _, sums, _, _ = set_sums(
-        features, labels, bias, 2, True, None, True, False, None
-    )  # [known, 4 sets, 4 sums]
-    return [_divergence(sums[y == k].sum(0)) for k in range(classes)]
+    found = set_sums(features, labels, bias, negatives=True, by_anchor=True)
+    sums = found.sums  # [known, 4 sets, 4 sums]
+    return [_divergence(sums[found.y == k].sum(0)) for k in range(classes)]
 
 
 def _divergence(sums: Tensor) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin import losses
+from fairmargin.losses.choices import Anchors, EntangledPairs, Form, Norm, Positives
 from fairmargin.losses.classification import PRIOR_FLOOR
 from fairmargin.losses.margin import PUBLISHED_STEPS
 from fairmargin.methods.base import Unsuited
@@ -102,7 +103,7 @@ def _bias_balanced(x: LossInputs) -> Tensor:
 
 
 def _end(
-    x: LossInputs, *, disentangle: float = 1.0, entangle: float = 1.0, pairs: str = "all"
+    x: LossInputs, *, disentangle: float = 1.0, entangle: float = 1.0, pairs: EntangledPairs = "all"
 ) -> Tensor:
     """EnD (Tartaglione et al., CVPR 2021):  CE + α·R⊥ + β·R∥"""
     regulariser = losses.end(
@@ -127,7 +128,7 @@ def _max_margin(
 
 
 def _large_margin(
-    x: LossInputs, *, gamma: float = 1.0, slope: float = 2.0, norm: str = "l2", top_k: int = 1
+    x: LossInputs, *, gamma: float = 1.0, slope: float = 2.0, norm: Norm = "l2", top_k: int = 1
 ) -> Tensor:
     layer = x.inputs.flatten(0, -2)  # after every batch norm
     logits = x.classifier(layer)
@@ -164,8 +165,8 @@ def _eps_supinfonce(
     *,
     epsilon: float = 0.25,
     temperature: float = 0.1,
-    form: str = "c",
-    positives: str = "mean",
+    form: Form = "c",
+    positives: Positives = "mean",
 ) -> Tensor:
     return losses.eps_supinfonce(
         x.z, x.labels, epsilon=epsilon, temperature=temperature, form=form, positives=positives
@@ -176,7 +177,7 @@ def _eps_supcon(x: LossInputs, *, epsilon: float = 0.25, temperature: float = 0.
     return losses.eps_supcon(x.z, x.labels, epsilon=epsilon, temperature=temperature)
 
 
-def _biascon(x: LossInputs, *, temperature: float = 0.07, anchors: str = "all") -> Tensor:
+def _biascon(x: LossInputs, *, temperature: float = 0.07, anchors: Anchors = "all") -> Tensor:
     """BiasCon (Hong & Yang, NeurIPS 2021): SupCon whose positives have another bias."""
     if not _conflict(x.labels, x.known_bias):
         return (
@@ -185,7 +186,7 @@ def _biascon(x: LossInputs, *, temperature: float = 0.07, anchors: str = "all") 
     return losses.biascon(x.z, x.labels, x.known_bias, temperature=temperature, anchors=anchors)
 
 
-def _softcon(x: LossInputs, *, temperature: float = 0.07, anchors: str = "all") -> Tensor:
+def _softcon(x: LossInputs, *, temperature: float = 0.07, anchors: Anchors = "all") -> Tensor:
     """SoftCon (Hong & Yang, NeurIPS 2021): positives weighted by how much the features of a bias model differ."""
     if x.bias_features is None:
         raise Unsuited(

@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from fairmargin.losses._fairkl import DIVERGENCES, Moments
+from fairmargin.losses.divergences import DIVERGENCES, Moments
 
 ALIGNED, CONFLICTING, ANCHOR = "#2f6db5", "#e8862e", "#1f7a3a"
 
