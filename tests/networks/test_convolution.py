@@ -7,14 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from fairmargin.networks import SimpleConvNet, build_encoder
-from fairmargin.networks.convolution import (
-    BatchNorm2d,
-    Conv2d,
-    mean_over_positions,
-    saving,
-    spectral_conv2d,
-    unrolled_conv2d,
-)
+from fairmargin.networks.batch_norm import BatchNorm2d, mean_over_positions
+from fairmargin.networks.convolution import Conv2d
+from fairmargin.networks.spectral import spectral_conv2d, spectral_saving
+from fairmargin.networks.unrolled import unrolled_conv2d
 
 LAYERS = [(3, 16), (16, 32), (32, 64), (64, 128)]  # of SimpleConvNet
 
@@ -218,10 +214,10 @@ def test_unrolled_refuses_a_kernel_that_does_not_fit():
 
 def test_saving_counts_multiplications():
     """For many channels and samples the transforms vanish: 28²·49 against 4·16·31 for each pair of channels."""
-    assert saving(torch.Size((10**6, 10**6, 28, 28)), 10**6, 7) == pytest.approx(
+    assert spectral_saving(torch.Size((10**6, 10**6, 28, 28)), 10**6, 7) == pytest.approx(
         28 * 28 * 49 / (4 * 16 * 31), rel=1e-3
     )
-    assert saving(torch.Size((1, 1, 28, 28)), 1, 7) < 1
+    assert spectral_saving(torch.Size((1, 1, 28, 28)), 1, 7) < 1
 
 
 def test_training_after_an_evaluation_that_came_first():
