@@ -34,7 +34,7 @@ from fairmargin.methods.base import (
     require_bias_features,
 )
 from fairmargin.methods.objectives import ROWS, LossInputs, Row
-from fairmargin.networks import Encoder, SimpleConvNet, projection_head
+from fairmargin.networks import Encoder, HeadKind, SimpleConvNet, projection_head
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import unit
 
@@ -64,7 +64,7 @@ class Objective(Method):
         info: DataInfo,
         loss: Callable[[LossInputs], Tensor],
         *,
-        head: str = "identity",
+        head: HeadKind = "identity",
         alpha: float = 1.0,
         beta: float = 0.0,
         fairkl_weight: float = 0.0,
