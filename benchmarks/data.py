@@ -4,9 +4,10 @@
     python -m benchmarks.data --rounds 3     quicker
     python -m benchmarks.data --threads 1    one thread on both sides; Pillow's always has one
 
-Random uint8 images, batches of 256, no worker processes. Both sides of a case take turns, so that a busy moment of the
-machine does not fall on one of them; the figures are medians over rounds. Images are counted once however many views
-they give. Run it on an idle machine: an operation on several threads lasts as long as its slowest core.
+Random uint8 images, batches of 256, no worker processes. Both sides of a case take turns, so that a
+busy moment of the machine does not fall on one of them; the figures are medians over rounds. Images
+are counted once however many views they give. Run it on an idle machine: an operation on several
+threads lasts as long as its slowest core.
 """
 
 import argparse
@@ -154,7 +155,8 @@ def main() -> None:
     rounds = arguments.rounds
     torch.set_num_threads(arguments.threads)
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, CPU\n"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, "
+        "CPU\n"
     )
     print(f"{'images/s, batch 256':<44}{'ours':>14}{'per image':>14}{'ratio':>10}")
     compare("Biased-MNIST 28×28, normalize", 28, plain(*HALF), None, 20, rounds, 20)

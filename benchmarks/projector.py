@@ -4,8 +4,9 @@
         --set data.valid_fraction=0.1 --out runs/ce/seed-$s; done
     python -m benchmarks.projector runs/ce/seed-0 runs/ce/seed-1 runs/ce/seed-2
 
-Everything is fitted to the embeddings of the training set, with its labels and, where the row says so, its bias labels;
-the test set is only looked at. Accuracies in percent, mean ± sample standard deviation over the runs.
+Everything is fitted to the embeddings of the training set, with its labels and, where the row says
+so, its bias labels; the test set is only looked at. Accuracies in percent, mean ± sample standard
+deviation over the runs.
 """
 
 import argparse
@@ -149,12 +150,14 @@ def main() -> None:
             judged = values(predict(train, test, seed), test.labels, test.bias, counts)
             found[name].append(judged | {"seconds": time.perf_counter() - started})
     print(
-        f"| fitted to the training embeddings | {' | '.join(SHOWN)} | seconds |\n|---|{'---|' * len(SHOWN)}---|"
+        f"| fitted to the training embeddings | {' | '.join(SHOWN)} | seconds "
+        f"|\n|---|{'---|' * len(SHOWN)}---|"
     )
     for name, runs in found.items():
         cells = [_cell([100 * run[shown] for run in runs]) for shown in SHOWN]
         print(
-            f"| {name} | {' | '.join(cells)} | {statistics.fmean(run['seconds'] for run in runs):.1f} |"
+            f"| {name} | {' | '.join(cells)} | "
+            f"{statistics.fmean(run['seconds'] for run in runs):.1f} |"
         )
 
 
