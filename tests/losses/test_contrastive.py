@@ -127,7 +127,10 @@ class TestIdentities:
         assert all(a > b for a, b in pairwise(values))
 
     def test_appendix_max_form(self):
-        """ε-SupCon + ε is the smooth maximum of the appendix: log(1 + Σ_n e^{s_n−s_i+ε} + Σ_{t≠i} e^{s_t−s_i})."""
+        """ε-SupCon + ε is the smooth maximum of the appendix.
+
+        log(1 + Σ_n e^{s_n−s_i+ε} + Σ_{t≠i} e^{s_t−s_i})
+        """
         z, y = ref.unit(self.z[:, 0]), self.y.tolist()
         total = []
         for p, n, _ in ref.anchors(z, y, 0.1):

@@ -249,7 +249,7 @@ class TestMeanOfAbsoluteSimilarities:
         assert right.item() == pytest.approx(0.5)
 
     def test_the_right_side_can_hold_without_the_left(self):
-        """A⁺ has the cosine −1 and C⁺ ±1: all of absolute value 1, at the mean distances 4 and 2."""
+        """A⁺ has the cosine −1 and C⁺ ±1: absolute value 1, at the mean distances 4 and 2."""
         z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
         left, right = self.both(z, self.y, self.b)
         assert left.item() == pytest.approx(4)
@@ -360,7 +360,10 @@ class TestProperties:
 
     @pytest.mark.parametrize("divergence", DIVERGENCES)
     def test_zero_when_the_two_distributions_are_one(self, divergence):
-        """Each point of one bias has an exact twin of the other bias; self-twins are far apart in neither set."""
+        """Each point of one bias has an exact twin of the other bias.
+
+        Self-twins are far apart in neither set.
+        """
         z = torch.eye(4, dtype=torch.float64)  # all distances equal
         y, b = torch.zeros(4, dtype=torch.long), torch.tensor([0, 0, 1, 1])
         assert losses.fairkl(z, y, b, divergence=divergence).item() == pytest.approx(0, abs=1e-12)

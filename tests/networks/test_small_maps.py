@@ -261,7 +261,7 @@ def as_stock(net):
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet18-cifar"])
 @pytest.mark.parametrize("training", [True, False])
 def test_the_network_equals_the_stock_one(name, training):
-    """Features, gradients and running statistics in float64, from batches large enough for every way."""
+    """Features, gradients and running statistics in float64, from batches for every way."""
     torch.manual_seed(0)
     options = {"widths": (32, 32, 64, 64), "last_activation": "tanh"}
     ours = build_encoder(name, **options).double().train(training)

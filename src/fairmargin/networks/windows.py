@@ -1,8 +1,7 @@
 """Convolutions of small maps by windows, for any stride and for maps smaller than the kernel.
 
 With maps in the memory order [H, W, C, N] (`samples_last.py`) the pixels under one row of a kernel
-are
-neighbours in memory: together one matrix [k·C, N]. Each output pixel adds up at most k products
+are neighbours in memory: together one matrix [k·C, N]. Each output pixel adds up at most k products
 with them, and leaves out the padding. Images of few channels, where that would be thin, go through
 `samples_last_conv2d`.
 

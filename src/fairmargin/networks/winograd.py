@@ -5,10 +5,9 @@
     y[p] = Σ_j w[j] x[p + j],   p = 0 … 3,  j = 0 … 2
 
 are Aᵀ((G w) ⊙ (B x)): six products where the sum has twelve. Multiplying polynomials shows why.
-Those of
-degree 3 and 2 have a product of degree 5, which six values determine: with Eₙ, the values of n
-coefficients at six points, a·w is E₆⁻¹(E₃w ⊙ E₄a), and its transpose with respect to a is the sum
-above with A = E₄, G = E₃ and B = E₆⁻ᵀ. In two dimensions 36 products of matrices [O, C]·[C, N]
+Those of degree 3 and 2 have a product of degree 5, which six values determine: with Eₙ, the values
+of n coefficients at six points, a·w is E₆⁻¹(E₃w ⊙ E₄a), and its transpose with respect to a is the
+sum above with A = E₄, G = E₃ and B = E₆⁻ᵀ. In two dimensions 36 products of matrices [O, C]·[C, N]
 serve 16 pixels, instead of 144. Where a map is 2 pixels wide, the two outputs
 
     y[0] = w[1] x[0] + w[2] x[1] = m + (w[2] − w[1]) x[1]
