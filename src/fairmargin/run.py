@@ -42,12 +42,7 @@ def run(
         with stop_requests() as stop, Display(config, training, console) as display:
             journal = Journal(folder, config, data, training, display, stop)
             journal.begin(command)
-            fit(
-                training,
-                epochs,
-                steps=steps,
-                after_step=journal.after_step,
-                after_epoch=journal.after_epoch,
-            )
+            on_step, on_epoch = journal.after_step, journal.after_epoch
+            fit(training, epochs, steps=steps, after_step=on_step, after_epoch=on_epoch)
             journal.conclude()
     return RunRecord.read(path)
