@@ -211,6 +211,13 @@ def plain_loop(
     fairkl: Callable[[Tensor, Tensor, Tensor], Tensor],
     batches: Iterator[tuple[Tensor, ...]],
 ) -> Steps:
+    """Return a training loop without an engine: encoder, both losses, and an online probe.
+
+    Args:
+        eps: the contrastive loss of features and labels.
+        fairkl: the loss of features, labels and biases.
+        batches: of images, labels and biases, without end.
+    """
     probe = nn.Linear(encoder.dim, CLASSES)
     main = torch.optim.Adam(encoder.parameters(), lr=RATE, weight_decay=DECAY)
     second = torch.optim.Adam(probe.parameters(), lr=RATE)

@@ -153,6 +153,10 @@ def similarity_of(outputs: Outputs, *, seed: int = 0) -> dict[str, Any] | None:
     """Return `similarity.similarities` of a split.
 
     It is None without bias labels, or with features that are not finite.
+
+    Args:
+        outputs: of a method on the split.
+        seed: of the samples drawn.
     """
     pairs = _has_pairs(outputs)
     if pairs is None:

@@ -65,6 +65,9 @@ def aligned_cells(counts: Tensor) -> Tensor:
     In them b is more frequent in class y than overall:
 
     counts[y, b] / Σ_b counts[y, b]  >  Σ_y counts[y, b] / Σ counts
+
+    Args:
+        counts: [classes, biases] of the training set.
     """
     counts = counts.double()  # exact up to 2⁵³, and so are the products below
     return counts * counts.sum() > counts.sum(1, keepdim=True) * counts.sum(0, keepdim=True)
@@ -122,7 +125,15 @@ def accuracies(
 def values(
     predicted: Tensor, labels: Tensor, bias: Tensor | None, counts: Tensor, *, least: int = LEAST
 ) -> dict[str, float]:
-    """Return what `accuracies` does, without intervals."""
+    """Return what `accuracies` does, without intervals.
+
+    Args:
+        predicted: [N] classes; −1 for no answer, which is never right.
+        labels: [N] classes.
+        bias: [N] values, −1 for unknown; None leaves "plain" only.
+        counts: [classes, biases] of the training set.
+        least: test samples that a group needs to be eligible for "worst-group".
+    """
     table = _Table.of(predicted, labels, bias, counts, least)
     found = table.conventions(table.correct / table.n)
     return {name: float(value) for name, value in found.items()}
@@ -289,6 +300,11 @@ def wilson(correct: Tensor, n: Tensor, confidence: float = 0.95) -> tuple[Tensor
     """Return (low, high) of Wilson's score interval of a share (1927); NaN where n = 0.
 
     (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n),   z the normal quantile
+
+    Args:
+        correct: right answers.
+        n: answers, of the same shape.
+        confidence: of the interval, between 0 and 1.
     """
     _check_confidence(confidence)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
@@ -342,6 +358,12 @@ def equalised_odds_gap(
 
     over groups of at least `least` samples. With two classes it is the larger of the differences of
     true- and of false-positive rates. None when no class has two such groups.
+
+    Args:
+        predicted: [N] classes; −1 for no answer, which is an outcome too.
+        labels: [N] classes.
+        bias: [N] values; −1 for unknown, which leaves a sample out.
+        least: samples that a group needs to count.
     """
     gaps = []
     outcomes = int(predicted.max()) + 2 if len(predicted) else 0  # no answer (−1) is an outcome too

@@ -181,6 +181,11 @@ def first_layer(width: int, classes: int, seed: int) -> nn.Linear:
     """Return a layer with weight and bias from U(−1/√width, 1/√width), PyTorch's default.
 
     They depend on the seed alone.
+
+    Args:
+        width: D, number of features.
+        classes: K, number of logits.
+        seed: of the linear evaluation.
     """
     generator = seeded(WEIGHTS, OWN_NUMBERS + seed)
     layer = nn.utils.skip_init(nn.Linear, width, classes)

@@ -87,6 +87,9 @@ def answers(logits: Tensor) -> Tensor:
     """Return [N] the class of the largest logit.
 
     It is −1 where there is none, because a row holds NaN, +inf or only −inf.
+
+    Args:
+        logits: [N, K].
     """
     if not len(logits):
         return torch.zeros(0, dtype=torch.long)
@@ -175,6 +178,12 @@ def quick(
     """Return the named accuracies of the method's own classifier, without intervals.
 
     It takes one pass, so it can be run after every epoch.
+
+    Args:
+        split: samples to look at.
+        views: how images are prepared; one view of each.
+        info: of the dataset, for the training counts.
+        workers: processes that load images.
     """
     outputs = collect(method, split, views, batch_size=batch_size, device=device, workers=workers)
     return quick_of(outputs, info)

@@ -85,6 +85,10 @@ def pooled(sums: Tensor, pivot: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sums of all anchors as one: [1, sets, 4] about [1, sets].
 
     Σw(x−P) = Σw(x−p) + Σw·(p−P),   Σw(x−P)² = Σw(x−p)² + 2(p−P)·Σw(x−p) + Σw·(p−P)²
+
+    Args:
+        sums: [N, sets, 4], see `centred_sums`.
+        pivot: [N, sets], what they are about.
     """
     _, mass, first, _ = sums.detach().unbind(-1)
     common = ((first + mass * pivot).sum(0) / mass.sum(0).clamp_min(TINY))[None]
@@ -92,7 +96,13 @@ def pooled(sums: Tensor, pivot: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def move_pivot(sums: Tensor, pivot: Tensor, other: Tensor | float) -> Tensor:
-    """Return sums about `pivot` as sums about another pivot."""
+    """Return sums about `pivot` as sums about another pivot.
+
+    Args:
+        sums: […, 4]: count, Σw, Σw(x−p), Σw(x−p)².
+        pivot: p.
+        other: what the result is about; 0 for plain sums.
+    """
     count, mass, first, second = sums.unbind(-1)
     step = pivot - other
     moved_second = second + 2 * step * first + mass * step.square()

@@ -67,7 +67,12 @@ def _empty_pairs_and_dropped(
 
 
 def number_of_sets(negatives: bool, variant: Variant) -> int:
-    """Return 4 if the sets of negative pairs are used, else 2."""
+    """Return 4 if the sets of negative pairs are used, else 2.
+
+    Args:
+        negatives: of `fairkl`.
+        variant: of `fairkl`; "authors" always uses both signs.
+    """
     return 4 if negatives or variant == "authors" else 2
 
 

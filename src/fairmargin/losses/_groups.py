@@ -35,7 +35,11 @@ SETS_OF_BOTH_SIGNS = [[1, 0, 0, 0, -1], [-1, 1, 0, 0, 0], [-1, 0, 1, 0, 0], [1, 
 
 
 def combine(groups: Tensor) -> Tensor:
-    """Return the sums of the sets [1 or anchors, sets, 4] from those of the groupings."""
+    """Return the sums of the sets [1 or anchors, sets, 4] from those of the groupings.
+
+    Args:
+        groups: [groupings + 1, 3] or [anchors, groupings + 1, 3], self-pairs last.
+    """
     sums = _sets_from_groups(groups) @ groups @ groups.new_tensor(FROM_SIMILARITIES)
     return sums if sums.ndim == 3 else sums[None]
 
@@ -53,7 +57,14 @@ def self_pairs(z: Tensor) -> Tensor:
 
 
 def matrix_sums_by_anchor(z: Tensor, y: Tensor, b: Tensor, signs: int) -> Tensor:
-    """Return the sums over the groupings for each anchor, from the matrix of similarities."""
+    """Return the sums over the groupings for each anchor, from the matrix of similarities.
+
+    Args:
+        z: [N, D] unit features.
+        y: [N] labels.
+        b: [N] bias labels, all known.
+        signs: 1 for the groupings of positives, 2 for those of negatives too.
+    """
     s = z @ z.T
 
     def of_anchors(same: Tensor) -> Tensor:
@@ -142,7 +153,11 @@ class Cells:
         return self.number * width <= 4 * max(self.samples, 1)
 
     def groupings(self, signs: int) -> list[tuple[Tensor, int]]:
-        """Return for each grouping the group of each cell [K], and the number of groups."""
+        """Return for each grouping the group of each cell [K], and the number of groups.
+
+        Args:
+            signs: 1 for cells and labels, 2 for biases and everything too.
+        """
         cell = torch.arange(self.number, device=self.of.device)
         everything = torch.zeros_like(self.label)
         found = []
@@ -153,7 +168,13 @@ class Cells:
 
 
 def find_cells(y: Tensor, b: Tensor, across_ranks: bool) -> Cells:
-    """Return the cells of a batch with labels y and bias labels b."""
+    """Return the cells of a batch with labels y and bias labels b.
+
+    Args:
+        y: [n] labels of this rank.
+        b: [n] bias labels, all known.
+        across_ranks: take the samples of all ranks.
+    """
     everyone, mine = torch.stack([y, b], 1), slice(None)
     if across_ranks:
         everyone, mine = distributed.gather_with_place(everyone)
@@ -164,7 +185,15 @@ def find_cells(y: Tensor, b: Tensor, across_ranks: bool) -> Cells:
 
 
 def cell_sums(z: Tensor, cells: Cells, signs: int, by_anchor: bool, across_ranks: bool) -> Tensor:
-    """Return the sums over the groupings, of the batch or of each anchor, in time linear in N."""
+    """Return the sums over the groupings, of the batch or of each anchor, in time linear in N.
+
+    Args:
+        z: [n, D] features of this rank, in float64.
+        cells: of the samples of all ranks.
+        signs: 1 for the groupings of positives, 2 for those of negatives too.
+        by_anchor: sums for each anchor instead of for the whole batch.
+        across_ranks: add up over the processes.
+    """
     if by_anchor:
         return _cells_by_anchor(z, cells, signs, across_ranks)
     return _CellSums.apply(z, cells, signs, across_ranks)

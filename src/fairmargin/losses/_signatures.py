@@ -9,7 +9,11 @@ R = TypeVar("R")
 
 
 def arguments_of(model: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a function the arguments of `model`, for `help`, editors and type checkers."""
+    """Give a function the arguments of `model`, for `help`, editors and type checkers.
+
+    Args:
+        model: the function whose arguments it takes.
+    """
 
     def decorate(function: Callable[..., R]) -> Callable[P, R]:
         result = inspect.signature(function).return_annotation
@@ -23,7 +27,12 @@ def arguments_of(model: Callable[P, Any]) -> Callable[[Callable[..., R]], Callab
 def keyword_arguments(
     function: Callable[..., Any], without: Sequence[str] = ()
 ) -> inspect.Signature:
-    """Return the keyword-only arguments of a function, `without` some, as a signature."""
+    """Return the keyword-only arguments of a function, `without` some, as a signature.
+
+    Args:
+        function: whose arguments are taken.
+        without: names of arguments to leave out.
+    """
     parameters = inspect.signature(function).parameters.values()
     kept = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in without]
     return inspect.Signature(kept)

@@ -42,7 +42,13 @@ Found = tuple[Tensor, Tensor, Tensor | None]
 
 
 def mean_over_anchors(z: Tensor, labels: Tensor, loss: PairLoss, over: Anchors = "valid") -> Tensor:
-    """Return the mean of a loss over the valid anchors, or over all of them."""
+    """Return the mean of a loss over the valid anchors, or over all of them.
+
+    Args:
+        z: [N, D] rows.
+        labels: [N].
+        over: "valid" anchors, or "all", of which the others count 0.
+    """
     total, valid = sum_over_anchors(z, labels, loss)
     if checked(z) and not bool(valid):
         warnings.warn(
@@ -56,7 +62,12 @@ def mean_over_anchors(z: Tensor, labels: Tensor, loss: PairLoss, over: Anchors =
 
 
 def sum_over_anchors(z: Tensor, labels: Tensor, loss: PairLoss) -> tuple[Tensor, Tensor]:
-    """Return (Σ of a loss over the valid anchors, their number)."""
+    """Return (Σ of a loss over the valid anchors, their number).
+
+    Args:
+        z: [N, D] rows.
+        labels: [N].
+    """
     check_chunk(loss.chunk)
     with torch.autocast(z.device.type, enabled=False):
         small = loss.chunk is None and z.shape[0] <= limits_of(z).one_block
@@ -310,7 +321,12 @@ def _chunks(z: Tensor, y: Tensor, loss: PairLoss) -> Iterator[tuple[slice, slice
 
 
 def chunk_size(z: Tensor, chunk: int | None) -> int:
-    """Return how many anchors are handled at a time: `chunk`, or what suits the device."""
+    """Return how many anchors are handled at a time: `chunk`, or what suits the device.
+
+    Args:
+        z: [N, D] rows, for their number, type and device.
+        chunk: what the caller asked for; None if nothing.
+    """
     if chunk is not None:
         return chunk
     limits = limits_of(z)
@@ -344,7 +360,11 @@ _compiled_chunks = False
 
 @contextmanager
 def compiled_chunks(on: bool) -> Iterator[None]:
-    """Compile chunks inside the `with` block, on devices where that pays, or do not."""
+    """Compile chunks inside the `with` block, on devices where that pays, or do not.
+
+    Args:
+        on: whether chunks are compiled inside.
+    """
     global _compiled_chunks
     before = _compiled_chunks
     _compiled_chunks = on

@@ -33,6 +33,11 @@ def several_blocks(rows: int, limits: Limits, settings: dict[str, Any]) -> bool:
     """Return whether a batch is streamed.
 
     Form d always counts its triples first, which no compiler can follow.
+
+    Args:
+        rows: of the batch.
+        limits: of the device.
+        settings: keyword arguments of the loss.
     """
     if settings.get("chunk") is not None or settings.get("form") == "d":
         return True
@@ -328,7 +333,11 @@ def warn_of_epsilon(
 
 
 def image_of_each_view(features: Tensor) -> Tensor:
-    """Return [N] labels that make views of one image, and nothing else, positives of each other."""
+    """Return [N] labels that make views of one image, and nothing else, positives of each other.
+
+    Args:
+        features: [N, V, D].
+    """
     check_tensor(features, "features")
     if features.ndim != 3:
         raise ValueError(

@@ -52,12 +52,24 @@ def gaussian_kl(a: Moments, c: Moments, variance_floor: float = VARIANCE_FLOOR) 
 
 
 def jeffreys(a: Moments, c: Moments, variance_floor: float = VARIANCE_FLOOR) -> Tensor:
-    """Return KL(N_A ‖ N_C) + KL(N_C ‖ N_A); see `gaussian_kl`."""
+    """Return KL(N_A ‖ N_C) + KL(N_C ‖ N_A); see `gaussian_kl`.
+
+    Args:
+        a: moments of A.
+        c: moments of C.
+        variance_floor: added to both variances, ≥ 0.
+    """
     return gaussian_kl(a, c, variance_floor) + gaussian_kl(c, a, variance_floor)
 
 
 def moment_gap(a: Moments, c: Moments, variance_floor: float = 0.0) -> Tensor:
-    """Return (μ_A−μ_C)² + (σ_A−σ_C)²; it needs no floor and ignores it."""
+    """Return (μ_A−μ_C)² + (σ_A−σ_C)²; it needs no floor and ignores it.
+
+    Args:
+        a: moments of A.
+        c: moments of C.
+        variance_floor: ignored.
+    """
     return mean_gap(a, c) + (square_root(a.variance) - square_root(c.variance)) ** 2
 
 
@@ -65,6 +77,11 @@ def mean_gap(a: Moments, c: Moments, variance_floor: float = 0.0) -> Tensor:
     """Return (μ_A−μ_C)², the left side of Eq. 9; it needs no floor and ignores it.
 
     Taken of |s| instead of d (`"absolute-mean"`) it is the right side of Eq. 9.
+
+    Args:
+        a: moments of A.
+        c: moments of C.
+        variance_floor: ignored.
     """
     return (a.mean - c.mean) ** 2
 
@@ -76,12 +93,20 @@ def square_root(variance: Tensor) -> Tensor:
 
 
 def log_distance(d: Tensor) -> Tensor:
-    """Return log d, with distances below `DISTANCE_FLOOR` raised to it."""
+    """Return log d, with distances below `DISTANCE_FLOOR` raised to it.
+
+    Args:
+        d: distances, of any shape.
+    """
     return d.clamp_min(DISTANCE_FLOOR).log()
 
 
 def absolute_similarity(d: Tensor) -> Tensor:
-    """Return |s|, from d = 2 − 2s."""
+    """Return |s|, from d = 2 − 2s.
+
+    Args:
+        d: distances, of any shape.
+    """
     return (1 - d / 2).abs()
 
 

@@ -44,6 +44,10 @@ def unit_bias_features(bias_features: Tensor, features: Tensor) -> Tensor:
     """Return bias features [N, G] as unit rows, one for each view of `features`.
 
     They are in float32 at least. No gradient flows into them.
+
+    Args:
+        bias_features: [N, G]; rows of zeros are refused.
+        features: [N, D] or [N, V, D], for the number of samples and views.
     """
     check_matrix(bias_features, "bias_features", length=features.shape[0])
     _check_not_zero(bias_features)
@@ -134,7 +138,13 @@ def check_ids(ids: Tensor, length: int, name: str, *, device: torch.device | Non
 
 
 def check_classes(labels: Tensor, n: int, classes: int, *, device: torch.device) -> None:
-    """Raise an error unless `labels` are n integers that index `classes` columns."""
+    """Raise an error unless `labels` are n integers that index `classes` columns.
+
+    Args:
+        n: number of samples.
+        classes: number of columns.
+        device: where the labels must be.
+    """
     check_ids(labels, n, "labels", device=device)
     if not checked(labels) or not n:
         return

@@ -73,6 +73,10 @@ def angular_margin(cosine: Tensor, margin: int) -> Tensor:
     """Return ψ(θ) of `l_softmax` from cos θ.
 
     cos(mθ) is Chebyshev's polynomial, so that no gradient passes through arccos at ±1.
+
+    Args:
+        cosine: [N], from −1 to 1.
+        margin: m ≥ 1.
     """
     angle = torch.arccos(cosine.detach().clamp(-1, 1))
     k = (angle * margin / math.pi).floor().clamp(0, margin - 1)

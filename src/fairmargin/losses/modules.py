@@ -221,6 +221,9 @@ class BiasBalancedCrossEntropy(nn.Module):
         """Return the loss for training counts[y, b], normalized over y for each b.
 
         A bias value that never occurs gets a uniform prior.
+
+        Args:
+            counts: [K, B] training samples of each label and bias value.
         """
         per_bias = counts.T.to(torch.float32)
         total = per_bias.sum(1, keepdim=True)

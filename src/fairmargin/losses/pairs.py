@@ -91,6 +91,10 @@ def dense(z: Tensor, labels: Tensor, loss: PairLoss) -> tuple[Tensor, Tensor]:
     """Return (Σ of the loss over valid anchors, their number), with gradients by autograd.
 
     This is the definition of a `PairLoss`; it holds the whole N×N matrix.
+
+    Args:
+        z: [N, D] rows.
+        labels: [N].
     """
     number = torch.arange(len(z), device=z.device)
     cue, rule = loss.cue_and_rule(labels)
@@ -109,7 +113,20 @@ def dense_rows(
     row_loss: RowLoss,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return what `dense` does for some anchors only, which are the rows `number` of z."""
+    """Return what `dense` does for some anchors only, which are the rows `number` of z.
+
+    Args:
+        z_rows: [c, D] anchors.
+        z: [N, D] all rows.
+        y_rows: [c] labels of the anchors.
+        y: [N] labels of all rows.
+        number: [c] positions of the anchors in z.
+        cue_rows: cue of the anchors, for `rule`.
+        cue: cue of all rows.
+        rule: weights of the positives; None gives each the weight 1.
+        row_loss: the loss of each anchor.
+        temperature: τ.
+    """
     s = z_rows @ (z / temperature).T  # [c, N]
     same = (y_rows[:, None] == y[None, :]).to(z.dtype)
     itself = (number[:, None] == torch.arange(len(z), device=z.device)).to(z.dtype)
@@ -132,6 +149,10 @@ def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
     """Return log Σ e^x over the entries of each row where `mask` is 1.
 
     A row without such an entry gives −inf, with zero gradient. A row with a NaN gives NaN.
+
+    Args:
+        x: [rows, columns].
+        mask: of the same shape, 0.0 or 1.0.
     """
     if x.shape[1] == 0:
         return x.new_full((len(x),), -math.inf)

@@ -58,6 +58,10 @@ def build_bias_encoder(name: str, main: Encoder) -> Encoder:
     """Return the encoder called `name` for a bias-capturing model beside `main`.
 
     It is as wide as `main` and has the same stride if both are SimpleConvNets.
+
+    Args:
+        name: one of `ENCODERS`, except "mlp".
+        main: the encoder of the method itself.
     """
     if isinstance(main, SimpleConvNet) and name.startswith("simple-conv"):
         return build_encoder(name, stride=main.stride, widths=main.widths)

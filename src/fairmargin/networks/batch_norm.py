@@ -63,6 +63,12 @@ def normalize(x: Tensor, norm: nn.Module, act: nn.Module, shortcut: Tensor | Non
     """Return act(norm(x) + shortcut).
 
     It is one pass where the batch norm can do that and no hook watches either layer.
+
+    Args:
+        x: [N, C, H, W].
+        norm: a batch norm of any kind.
+        act: an activation of any kind.
+        shortcut: added before the activation; None for nothing.
     """
     name = FUSED.get(type(act))
     watched = _has_hooks(norm) or _has_hooks(act)

@@ -20,7 +20,14 @@ def is_samples_last(maps: Tensor) -> bool:
 def samples_last_conv2d(
     images: Tensor, weight: Tensor, *, stride: int = 1, padding: int = 0
 ) -> Tensor:
-    """Return F.conv2d(images, weight, stride, padding) in the memory order [H, W, O, N]."""
+    """Return F.conv2d(images, weight, stride, padding) in the memory order [H, W, O, N].
+
+    Args:
+        images: [N, C, H, W] in any memory order.
+        weight: [O, C, k, k].
+        stride: pixels between outputs.
+        padding: zeros on each side.
+    """
     if not images.numel():
         return F.conv2d(images, weight, stride=stride, padding=padding)
     images = images.contiguous(memory_format=torch.channels_last)
@@ -32,6 +39,9 @@ def max_pool_3_2(maps: Tensor) -> Tensor:
     """Return F.max_pool2d(maps, 3, stride=2, padding=1) of maps in the memory order [H, W, C, N].
 
     The result is in that order too.
+
+    Args:
+        maps: [N, C, H, W].
     """
     return _MaxPool.apply(maps.permute(2, 3, 1, 0).contiguous()).permute(3, 2, 0, 1)
 

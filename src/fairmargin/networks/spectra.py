@@ -83,7 +83,12 @@ class Spectrum:
 
 
 def transform_rows(x: Tensor, by: Transform) -> Tensor:
-    """Transform along the first axis: [h, w, P, Q] → [U, 2, w, PQ]."""
+    """Transform along the first axis: [h, w, P, Q] → [U, 2, w, PQ].
+
+    Args:
+        x: pixels of images or of a kernel.
+        by: their transform.
+    """
     pixels = x.reshape(len(x), -1)
     rows = pixels.new_empty(len(by.rows), pixels.shape[1])
     for some, of in zip(rows.split(CHUNK, 1), pixels.split(CHUNK, 1), strict=True):
@@ -92,7 +97,12 @@ def transform_rows(x: Tensor, by: Transform) -> Tensor:
 
 
 def restore_rows(rows: Tensor, by: Transform) -> Tensor:
-    """Return the adjoint of `transform_rows`, [h, w·PQ]."""
+    """Return the adjoint of `transform_rows`, [h, w·PQ].
+
+    Args:
+        rows: [U, 2, w, PQ].
+        by: the transform of `transform_rows`.
+    """
     flat = rows.view(len(by.rows), -1)
     pixels = flat.new_empty(by.rows.shape[1], flat.shape[1])
     for some, of in zip(pixels.split(CHUNK, 1), flat.split(CHUNK, 1), strict=True):
@@ -103,7 +113,13 @@ def restore_rows(rows: Tensor, by: Transform) -> Tensor:
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # they are kept, and an evaluation may be the first to need them
 def transforms_of(h: int, w: int, k: int, dtype: torch.dtype, device: torch.device) -> Transforms:
-    """Return the transforms between pixels and spectra of h × w images and k × k kernels."""
+    """Return the transforms between pixels and spectra of h × w images and k × k kernels.
+
+    Args:
+        h: height of the images.
+        w: width of the images.
+        k: size of the kernel, odd.
+    """
     tall, wide = h + k // 2, w + k // 2
     frequencies, half = tall // 2 + 1, wide // 2 + 1
 

@@ -24,6 +24,12 @@ def windows_conv2d(images: Tensor, weight: Tensor, *, stride: int = 1, padding: 
     """Return F.conv2d(images, weight, stride, padding), by products with rows of pixels.
 
     Memory orders and derivatives as in `winograd_conv2d`.
+
+    Args:
+        images: [N, C, H, W] in any memory order.
+        weight: [O, C, k, k].
+        stride: pixels between outputs.
+        padding: zeros on each side, fewer than k.
     """
     k = weight.shape[2]
     sides = images.shape[2:]

@@ -106,6 +106,9 @@ def processes(device: torch.device) -> Iterator[None]:
     """Join the process group that `torchrun` describes in the environment; leave it at the end.
 
     Nothing happens without `torchrun`, or if the process is in a group already.
+
+    Args:
+        device: of this process; a GPU takes NCCL, a CPU gloo.
     """
     single = int(os.environ.get("WORLD_SIZE", "1")) == 1
     if single or (dist.is_available() and dist.is_initialized()):
@@ -129,6 +132,9 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
     """Replace every gradient by its mean over ranks, in one collective for each dtype.
 
     A parameter without a gradient counts as zero.
+
+    Args:
+        parameters: the same on every rank, in the same order.
     """
     if world_size() == 1:
         return
@@ -146,7 +152,12 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
-    """Return whether `flag` is true on some rank; all ranks get the same answer."""
+    """Return whether `flag` is true on some rank; all ranks get the same answer.
+
+    Args:
+        flag: this rank's answer.
+        device: where the collective runs.
+    """
     if world_size() == 1:
         return flag
     value = torch.tensor([float(flag)], device=device)

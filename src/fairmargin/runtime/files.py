@@ -66,6 +66,10 @@ def load_weights(
     """Return (tensors by name, metadata) of a safetensors file.
 
     Raises `DamagedCheckpoint` if it is missing or not whole.
+
+    Args:
+        path: of a safetensors file.
+        device: where the tensors are put.
     """
     if not path.is_file():
         raise DamagedCheckpoint(path, "there is no such file")
@@ -81,6 +85,10 @@ def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
     """Write the parts, one after another, to the file `path`.
 
     Afterwards the file holds all of them, or what it held before.
+
+    Args:
+        path: in a folder that exists.
+        parts: contents of the file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -118,7 +126,13 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 def write_failure(error: OSError, path: Path, size: int) -> str:
-    """Return a message about a file of `size` bytes that could not be written."""
+    """Return a message about a file of `size` bytes that could not be written.
+
+    Args:
+        error: what the system said.
+        path: of the file.
+        size: of the file in bytes.
+    """
     space = _free_bytes(path.parent)
     free = "" if space is None else f", {_in_units(space)} are free"
     return f"cannot write {path}: {error.strerror or error} (it needs {_in_units(size)}{free})"
