@@ -2,9 +2,10 @@
 
     python -m benchmarks.losses --beside REV
 
-In a round two processes, one for each commit, take turns of a fraction of a second, so that a busy moment of the machine
-falls on both. Processes differ by luck too (where the allocator finds its pages): every round starts new ones, and the
-result is the median of the rounds. `--beside HEAD` without changes shows what luck does: ratios of 1.
+In a round two processes, one for each commit, take turns of a fraction of a second, so that a busy
+moment of the machine falls on both. Processes differ by luck too (where the allocator finds its
+pages): every round starts new ones, and the result is the median of the rounds. `--beside HEAD`
+without changes shows what luck does: ratios of 1.
 """
 
 import json
@@ -19,33 +20,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 Server = subprocess.Popen[str]
-
-
-TURNS = 6  # of each process in a round, for each loss and size
+# Turns of each process in a round, for each loss and size.
+TURNS = 6
 
 
 @dataclass
 class Comparison:
-    """One loss at one size."""
+    """One loss at one size.
+
+    Args:
+        here: seconds of each round, with the losses of the working tree.
+        there: seconds of each round, with those of the other commit.
+        ratios: here / there, of each round.
+        difference: the largest relative difference of a value or gradient.
+    """
 
     name: str
     n: int
-    here: list[float] = field(default_factory=list)  # seconds, of each round
+    here: list[float] = field(default_factory=list)
     there: list[float] = field(default_factory=list)
-    ratios: list[float] = field(default_factory=list)  # here / there, of each round
-    difference: float = 0.0  # of value or gradient, relative: the largest
+    ratios: list[float] = field(default_factory=list)
+    difference: float = 0.0
 
     @property
     def ratio(self) -> float:
+        """Median of the ratios."""
         return statistics.median(self.ratios)
 
     def __str__(self) -> str:
         here, there = (statistics.median(times) * 1e3 for times in (self.here, self.there))
         spread = f"{min(self.ratios):.2f} to {max(self.ratios):.2f}"
         return (
-            f"{self.name}, N={self.n}: {here:.4g} ms here, {there:.4g} ms there, ratio {self.ratio:.3f} ({spread}), "
+            f"{self.name}, N={self.n}: {here:.4g} ms here, {there:.4g} ms there, "
+            f"ratio {self.ratio:.3f} ({spread}), "
             f"results differ by {self.difference:.1e}"
         )
 
@@ -53,12 +62,16 @@ class Comparison:
 def compare(
     rev: str, names: list[str], sizes: list[int], device: str, rounds: int, seconds: float
 ) -> list[Comparison]:
-    """Measure the losses of the working tree (here) and of the commit `rev` (there), which is checked out for the time.
+    """Measure the losses of the working tree (here) and of the commit `rev` (there).
 
-    `seconds`: of each loss in each process of a round.
+    Args:
+        rev: checked out for the time.
+        names: of the losses.
+        sizes: batch sizes.
+        seconds: of each loss in each process of a round.
     """
     found = [Comparison(name, n) for n in sizes for name in names]
-    with _worktree(rev) as other:
+    with worktree(rev) as other:
         sources = [ROOT / "src", other / "src"]
         for number in range(rounds):
             with _server(sources[number % 2]) as first, _server(sources[1 - number % 2]) as second:
@@ -72,12 +85,8 @@ def compare(
 def _take_turns(
     comparison: Comparison, here: Server, there: Server, device: str, seconds: float
 ) -> None:
-    task = {
-        "name": comparison.name,
-        "n": comparison.n,
-        "device": device,
-        "seconds": seconds / TURNS,
-    }
+    task = {"name": comparison.name, "n": comparison.n}
+    task |= {"device": device, "seconds": seconds / TURNS}
     mine, others = _ask(here, task), _ask(there, task)  # warms up
     for a, b in zip(mine["results"], others["results"], strict=True):
         comparison.difference = max(comparison.difference, abs(a - b) / max(abs(b), 1e-30))
@@ -92,19 +101,19 @@ def _take_turns(
 
 
 @contextmanager
-def _worktree(rev: str) -> Iterator[Path]:
+def worktree(rev: str) -> Iterator[Path]:
+    """Check out another commit of this repository in a folder of its own, for the `with` block."""
+    git = ["git", "-C", str(ROOT), "worktree"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "there"
-        command = ["git", "-C", str(ROOT), "worktree", "add", "--detach", "--quiet", str(path), rev]
-        done = subprocess.run(command, capture_output=True, text=True)
+        add = [*git, "add", "--detach", "--quiet", str(path), rev]
+        done = subprocess.run(add, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"--beside {rev} cannot be checked out: {done.stderr.strip()}")
         try:
             yield path
         finally:
-            subprocess.run(
-                ["git", "-C", str(ROOT), "worktree", "remove", "--force", str(path)], check=True
-            )
+            subprocess.run([*git, "remove", "--force", str(path)], check=True)
 
 
 @contextmanager

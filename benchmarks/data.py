@@ -1,12 +1,13 @@
-"""Images per second of the input pipeline alone, ours against one that augments image by image with Pillow.
+"""Images per second of the input pipeline alone, ours against Pillow's, image by image.
 
     python -m benchmarks.data                about a minute
     python -m benchmarks.data --rounds 3     quicker
     python -m benchmarks.data --threads 1    one thread on both sides; Pillow's always has one
 
-Random uint8 images, batches of 256, no worker processes. Both sides of a case take turns, so that a busy moment of the
-machine does not fall on one of them; the figures are medians over rounds. Images are counted once however many views
-they give. Run it on an idle machine: an operation on several threads lasts as long as its slowest core.
+Random uint8 images, batches of 256, no worker processes. Both sides of a case take turns, so that a
+busy moment of the machine does not fall on one of them; the figures are medians over rounds. Images
+are counted once however many views they give. Run it on an idle machine: an operation on several
+threads lasts as long as its slowest core.
 """
 
 import argparse
@@ -32,12 +33,13 @@ BATCH = 256
 
 
 def to_normalized(image: Image.Image, mean: Tensor, std: Tensor) -> Tensor:
+    """Return an image as a normalized tensor."""
     array = np.asarray(image)
     return (torch.from_numpy(array.transpose(2, 0, 1).copy()).float() / 255 - mean) / std
 
 
 def pil_supcon(image: Image.Image) -> Image.Image:
-    """Random resized crop, flip, colour jitter, greyscale: the definitions of `fairmargin.data.views`, one image."""
+    """Crop, flip, jitter and turn one image grey, by the definitions of `fairmargin.data.views`."""
     image = pil_resized_crop(image, 32, (0.2, 1.0), (3 / 4, 4 / 3))
     if random.random() < 0.5:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -51,6 +53,12 @@ def pil_supcon(image: Image.Image) -> Image.Image:
 def pil_resized_crop(
     image: Image.Image, size: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Image.Image:
+    """Return a random part of an image, resized to `size` × `size` pixels.
+
+    Args:
+        scale: range of the part's share of the area.
+        ratio: range of its width/height.
+    """
     width, height = image.size
     for _ in range(10):
         area = random.uniform(*scale) * width * height
@@ -65,6 +73,7 @@ def pil_resized_crop(
 
 
 def pil_jitter(image: Image.Image) -> Image.Image:
+    """Return an image with random brightness, contrast, saturation and hue."""
     operations: list[Callable[[Image.Image], Image.Image]] = [
         lambda x: ImageEnhance.Brightness(x).enhance(random.uniform(0.6, 1.4)),
         lambda x: ImageEnhance.Contrast(x).enhance(random.uniform(0.6, 1.4)),
@@ -78,11 +87,11 @@ def pil_jitter(image: Image.Image) -> Image.Image:
 
 
 def pil_hue(image: Image.Image, shift: float) -> Image.Image:
+    """Return an image with its hue turned by a share of the circle."""
     hue, saturation, value = image.convert("HSV").split()
     turned = (np.asarray(hue).astype(np.int16) + round(shift * 255)) % 256
-    return Image.merge(
-        "HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value)
-    ).convert("RGB")
+    new_hue = Image.fromarray(turned.astype(np.uint8))
+    return Image.merge("HSV", (new_hue, saturation, value)).convert("RGB")
 
 
 def per_image(
@@ -100,18 +109,16 @@ def per_image(
         samples = []
         for i in index:
             image = Image.fromarray(pixels[i])
-            draws = [
-                to_normalized(transform(image) if transform else image, mean, std)
-                for _ in range(views)
-            ]
+            drawn = [transform(image) if transform else image for _ in range(views)]
+            draws = [to_normalized(view, mean, std) for view in drawn]
             samples.append((draws[0] if views == 1 else torch.stack(draws), int(labels[i])))
         images = torch.stack([image for image, _ in samples])
-        yield Batch(
-            images, torch.tensor([label for _, label in samples]), None, torch.from_numpy(index)
-        )
+        targets = torch.tensor([label for _, label in samples])
+        yield Batch(images, targets, None, torch.from_numpy(index))
 
 
 def rate(run: Callable[[], Iterator[Batch]]) -> float:
+    """Return the images per second of one pass."""
     start = time.perf_counter()
     images = sum(len(batch) for batch in run())
     return images / (time.perf_counter() - start)
@@ -126,6 +133,7 @@ def compare(
     rounds: int,
     target: float,
 ) -> None:
+    """Print the images per second of both pipelines, and their ratio."""
     random.seed(0)
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (batches * BATCH, side, side, 3), np.uint8)
@@ -154,7 +162,8 @@ def main() -> None:
     rounds = arguments.rounds
     torch.set_num_threads(arguments.threads)
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, CPU\n"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, "
+        "CPU\n"
     )
     print(f"{'images/s, batch 256':<44}{'ours':>14}{'per image':>14}{'ratio':>10}")
     compare("Biased-MNIST 28×28, normalize", 28, plain(*HALF), None, 20, rounds, 20)

@@ -1,15 +1,15 @@
-"""Forward + backward of the losses, ours against the dense autograd form and pytorch-metric-learning.
+"""Forward + backward of our losses against dense autograd and pytorch-metric-learning.
 
-    python -m benchmarks.losses                    the table of docs/performance.md (about 10 minutes on two cores)
+    python -m benchmarks.losses                    the table of docs/performance.md, 10 minutes
     python -m benchmarks.losses --sizes 256 4096   some sizes only
     python -m benchmarks.losses --markdown         the same as Markdown
-    python -m benchmarks.losses --device cuda      the same on a GPU, with the compiled forms (--compiled on a CPU)
+    python -m benchmarks.losses --device cuda      on a GPU, with compiled forms (CPU: --compiled)
     python -m benchmarks.losses --beside REV       our losses only, against those of another commit
 
-Each (contender, size) runs in a process of its own with the default allocator. Time is the median of repeated runs, and
-a GPU is waited for at the end of each; memory is the peak above what was held before the first run, of the resident set
-or, on a GPU, of what PyTorch has allocated there. Rounds of all contenders alternate, so that a busy moment of the
-machine does not fall on one of them.
+Each (contender, size) runs in a process of its own with the default allocator. Time is the median
+of repeated runs, and a GPU is waited for at the end of each; memory is the peak above what was held
+before the first run, of the resident set or, on a GPU, of what PyTorch has allocated there. Rounds
+of all contenders alternate, so that a busy moment of the machine does not fall on one of them.
 """
 
 import argparse
@@ -59,6 +59,7 @@ def dense_fairkl(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
 
 
 def metric_learning_supcon(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
+    """SupCon of pytorch-metric-learning."""
     from pytorch_metric_learning.losses import SupConLoss
 
     loss: Tensor = SupConLoss(temperature=TAU)(z, y)
@@ -67,7 +68,7 @@ def metric_learning_supcon(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
 
 def three_products(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
     """Nothing but the three N×N×D products of the streamed pass, in chunks of the same size."""
-    from fairmargin.losses._pairs import chunk_size
+    from fairmargin.losses._streamed import chunk_size
 
     x = z.detach()
     n = len(x)
@@ -83,7 +84,8 @@ def three_products(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-CONTENDERS: dict[str, tuple[Loss, int]] = {  # and the largest size to try
+# By name, with the largest size to try.
+CONTENDERS: dict[str, tuple[Loss, int]] = {
     "ε-SupInfoNCE": (lambda z, y, b: losses.eps_supinfonce(z, y, epsilon=EPSILON), 65536),
     "ε-SupInfoNCE, dense autograd": (dense_eps_supinfonce, 16384),
     "SupCon": (lambda z, y, b: losses.supcon(z, y), 65536),
@@ -92,15 +94,11 @@ CONTENDERS: dict[str, tuple[Loss, int]] = {  # and the largest size to try
     "FairKL": (lambda z, y, b: losses.fairkl(z, y, b), 65536),
     "FairKL, dense autograd": (dense_fairkl, 16384),
 }
+NOT_COMPILED = ("SupCon, pytorch-metric-learning", "three products alone")
 COMPILED = {
-    f"{name}, compiled": CONTENDERS[name]
-    for name in (
-        "ε-SupInfoNCE",
-        "ε-SupInfoNCE, dense autograd",
-        "SupCon",
-        "FairKL",
-        "FairKL, dense autograd",
-    )
+    f"{name}, compiled": contender
+    for name, contender in CONTENDERS.items()
+    if name not in NOT_COMPILED
 }
 # Ours once more, for --beside: what runs through other code, and the settings whose code differs.
 OURS: dict[str, Loss] = {
@@ -116,7 +114,10 @@ OURS: dict[str, Loss] = {
 
 
 def batch(n: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, labels, and biases that agree with them for nine samples in ten; the same on every device."""
+    """Return features, labels, and biases that agree with them for nine samples in ten.
+
+    They are the same on every device.
+    """
     torch.manual_seed(0)
     z = torch.randn(n, D)
     y = torch.randint(CLASSES, (n,))
@@ -125,7 +126,7 @@ def batch(n: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def wait_for(device: str) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has done what it was given."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
     if device.startswith("mps"):
@@ -133,7 +134,7 @@ def wait_for(device: str) -> None:
 
 
 def timed(loss: Loss, z: Tensor, y: Tensor, b: Tensor, device: str) -> float:
-    """Seconds of one forward and backward pass."""
+    """Return the seconds of one forward and backward pass."""
     z.grad = None
     wait_for(device)
     start = time.perf_counter()
@@ -143,13 +144,13 @@ def timed(loss: Loss, z: Tensor, y: Tensor, b: Tensor, device: str) -> float:
 
 
 def resident(field: str) -> int:
-    """VmRSS or VmHWM of this process in bytes (Linux)."""
+    """Return VmRSS or VmHWM of this process in bytes (Linux)."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 
 
 def peak_memory(once: Callable[[], float], device: str) -> float:
-    """Bytes above what is held now, at the peak of one run; NaN where it cannot be known."""
+    """Return the bytes above what is held now, at the peak of one run; NaN if not known."""
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -166,7 +167,10 @@ def peak_memory(once: Callable[[], float], device: str) -> float:
 
 
 def measure(name: str, n: int, seconds: float, device: str) -> dict[str, float]:
-    """One process: after a warm-up repeat for about `seconds`, at least three times unless that takes long."""
+    """Measure in this process: after a warm-up repeat for about `seconds`.
+
+    There are at least three repetitions unless that takes long.
+    """
     loss = (CONTENDERS | COMPILED)[name][0]
     z, y, b = batch(n, device)
     if name in COMPILED:
@@ -174,26 +178,24 @@ def measure(name: str, n: int, seconds: float, device: str) -> dict[str, float]:
         timed(loss, z, y, b, device)  # compiles
     else:
         small = torch.randn(64, D, device=device, requires_grad=True)
-        loss(
-            small, y[:64] % 4, b[:64] % 4
-        ).backward()  # imports and thread pools, so that memory is the loss's own
+        # Imports and thread pools come first, so that memory is the loss's own.
+        loss(small, y[:64] % 4, b[:64] % 4).backward()
 
     def once() -> float:
         return timed(loss, z, y, b, device)
 
     memory = peak_memory(once, device)
-    times: list[float] = []
-    while (
-        not times
-        or (sum(times) < seconds and len(times) < 200)
-        or (len(times) < 3 and sum(times) < 8)
-    ):
+    times = [once()]
+    while (sum(times) < seconds and len(times) < 200) or (len(times) < 3 and sum(times) < 8):
         times.append(once())
     return {"seconds": statistics.median(times), "bytes": memory, "runs": len(times)}
 
 
 def serve() -> None:
-    """Answer tasks from the standard input, a line of JSON each, until it ends: the processes of --beside."""
+    """Answer tasks from the standard input, a line of JSON each, until it ends.
+
+    These are the processes of --beside.
+    """
     batches: dict[tuple[int, str], tuple[Tensor, Tensor, Tensor]] = {}
     for line in sys.stdin:
         task = json.loads(line)
@@ -213,14 +215,13 @@ def serve() -> None:
 
 
 def run(name: str, n: int, seconds: float, device: str) -> dict[str, float] | None:
+    """Return what `measure` finds in a new process; None if that fails."""
     command = [sys.executable, "-m", "benchmarks.losses", "--one", name]
     command += ["--sizes", str(n), "--seconds", str(seconds), "--device", device]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        print(
-            f"  {name} at {n}: {(done.stderr.strip().splitlines() or ['killed'])[-1][:200]}",
-            file=sys.stderr,
-        )
+        messages = done.stderr.strip().splitlines() or ["killed"]
+        print(f"  {name} at {n}: {messages[-1][:200]}", file=sys.stderr)
         return None
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -232,6 +233,7 @@ def table(
     sizes: list[int],
     markdown: bool,
 ) -> str:
+    """Return a table of (seconds, bytes) by contender and size."""
     lines = []
     header = ["forward + backward", *(f"N={n}" for n in sizes)]
     body = []
@@ -257,7 +259,7 @@ def table(
 def targets(
     results: dict[tuple[str, int], tuple[float, float]],
 ) -> list[tuple[str, float, str, bool]]:
-    """(what, measured ratio, target, met) for the sizes that were run."""
+    """Return (what, measured ratio, target, met) for the sizes that were run."""
     rows: list[tuple[str, float, str, bool]] = []
 
     def ratio(what: str, above: tuple[str, int], below: tuple[str, int], least: float) -> None:
@@ -332,7 +334,7 @@ def main() -> None:
 
 
 def compare_with(options: Any) -> None:
-    """Ours here and at another commit: every ratio, and their median over losses at each size."""
+    """Print the ratios of ours here and at another commit, and their median at each size."""
     print(header(options.device))
     ratios: dict[int, list[float]] = {}
     for found in compare(
@@ -342,15 +344,16 @@ def compare_with(options: Any) -> None:
         ratios.setdefault(found.n, []).append(found.ratio)
     for n, values in ratios.items():
         print(
-            f"N={n}: here / {options.beside} {statistics.median(values):.3f}, the worst loss {max(values):.3f}"
+            f"N={n}: here / {options.beside} {statistics.median(values):.3f}, the worst loss "
+            f"{max(values):.3f}"
         )
 
 
 def compare_contenders(options: Any) -> None:
-    """The table, and on a CPU the targets."""
-    contenders = (
-        CONTENDERS | COMPILED if options.compiled or options.device != "cpu" else CONTENDERS
-    )
+    """Print the table, and on a CPU the targets."""
+    contenders = CONTENDERS
+    if options.compiled or options.device != "cpu":
+        contenders = CONTENDERS | COMPILED
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     for n in options.sizes:
         for r in range(options.rounds):
@@ -362,25 +365,22 @@ def compare_contenders(options: Any) -> None:
                 if result is not None:
                     found.setdefault((name, n), []).append(result)
         print(f"N={n} measured", file=sys.stderr)
-    results = {
-        key: (
-            statistics.median(r["seconds"] for r in values),
-            statistics.median(r["bytes"] for r in values),
-        )
-        for key, values in found.items()
-    }
+    results = {}
+    for key, values in found.items():
+        seconds = statistics.median(r["seconds"] for r in values)
+        results[key] = (seconds, statistics.median(r["bytes"] for r in values))
     print(header(options.device))
     print(table(results, list(contenders), options.sizes, options.markdown))
     if options.device != "cpu":
         return  # the targets are for a CPU
+    bullet = "-" if options.markdown else " "
     for what, value, target, met in targets(results):
-        print(
-            f"{'-' if options.markdown else ' '} {what}: {value:.2f} (target {target}{'' if met else ': MISSED'})"
-        )
+        missed = "" if met else ": MISSED"
+        print(f"{bullet} {what}: {value:.2f} (target {target}{missed})")
 
 
 def header(device: str) -> str:
-    """Where and what was measured."""
+    """Return where and what was measured."""
     where = f"{torch.get_num_threads()} threads"
     if device.startswith("cuda"):
         where = torch.cuda.get_device_name(device)

@@ -2,12 +2,12 @@
 
     python -m benchmarks.training                 SimpleConvNet(7) and ResNet-18, about ten minutes
     python -m benchmarks.training --case resnet18 --rounds 3
-    python -m benchmarks.training --beside v1.0 --contenders fairmargin       this code against another commit's
+    python -m benchmarks.training --beside v1.0 --contenders fairmargin    against another commit
     python -m benchmarks.training --scaling       ours at several batch sizes, threads and processes
     python -m benchmarks.training --sharing       ours beside 0, 1 and 4 busy processes
 
 Contenders, each in a process of its own, a few steps in turn, medians over rounds:
-  fairmargin    the engine behind `fairmargin train`: loader, ε-SupInfoNCE + FairKL, online probe, metrics
+  fairmargin    the engine behind `fairmargin train`: loader, losses, online probe, metrics
   by hand       the same networks, losses and batches in a plain loop: what the engine itself costs
   in memory     a stock loop: nn.Conv2d, dense N×N losses, normalized images waiting in memory
   per image     the same, with images transformed one by one in two worker processes
@@ -38,12 +38,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.beside import ROOT, worktree
 from benchmarks.losses import dense_eps_supinfonce, dense_fairkl
 from fairmargin import config as configuration
 from fairmargin import losses
 from fairmargin.batch import DataInfo
 from fairmargin.data import ArraySplit, Data
 from fairmargin.data.bias import count_cells
+from fairmargin.data.split import Split
 from fairmargin.data.views import HALF, plain
 from fairmargin.loop import fit
 from fairmargin.networks import Encoder, build_encoder
@@ -57,23 +59,36 @@ from fairmargin.runtime.memory import keep_memory
 from fairmargin.runtime.signals import Request
 from fairmargin.runtime.start import SPINS, WAITING
 
-ROOT = Path(__file__).resolve().parents[1]
 SAMPLES, CLASSES, FOREVER = 5120, 10, 1 << 30
 ALPHA, WEIGHT, RATE, DECAY = 0.1, 1.0, 1e-3, 1e-4
 
 
 @dataclass(frozen=True)
 class Case:
+    """A network to train, on images of `side` × `side` pixels.
+
+    Args:
+        steps: in a row, before the next contender's turn.
+    """
+
     network: str
     side: int
-    steps: int  # in a row, before the next contender's turn
+    steps: int
+
+    def encoder(self) -> Encoder:
+        """Return the network as the method builds it."""
+        if "simple" in self.network:
+            return build_encoder(self.network, last_activation="tanh")
+        return build_encoder(self.network)
 
 
 CASES = {"simple-conv-7": Case("simple-conv-7", 28, 2), "resnet18": Case("resnet18", 32, 8)}
-Steps = Callable[[int], None]  # train so many steps
+# Trains so many steps.
+Steps = Callable[[int], None]
 
 
 def random_data(side: int) -> Data:
+    """Return random images with labels, and biases that agree with them for nine in ten."""
     numbers = torch.Generator().manual_seed(0)
     labels = torch.randint(CLASSES, (SAMPLES,), generator=numbers)
     bias = torch.where(torch.rand(SAMPLES, generator=numbers) < 0.9, labels, labels.roll(1))
@@ -87,7 +102,7 @@ def random_data(side: int) -> Data:
 
 
 def fairmargin(case: Case, batch: int) -> Steps:
-    """As run.py does it, but for evaluation and checkpoints, which the others have not."""
+    """Return the loop of run.py, without evaluation and checkpoints, as the others have none."""
     keep_memory()
     data = random_data(case.side)
     settings = configuration.load(
@@ -109,25 +124,28 @@ def fairmargin(case: Case, batch: int) -> Steps:
 
 
 def by_hand(case: Case, batch: int) -> Steps:
+    """Return a plain loop over our networks, losses and batches."""
     keep_memory()
     data = random_data(case.side)
-    encoder = build_encoder(
-        case.network, **({"last_activation": "tanh"} if "simple" in case.network else {})
-    )
+    encoder = case.encoder()
     eps = partial(losses.eps_supinfonce, epsilon=0.25)
-    batches = shuffled(data, batch, lambda pixels: data.train_views(pixels, None))
+    batches = shuffled(
+        data.train, batch, lambda index: data.train_views(data.train.images(index), None)
+    )
     return plain_loop(encoder, eps, partial(losses.fairkl, negatives=True), batches)
 
 
 def in_memory(case: Case, batch: int) -> Steps:
+    """Return a stock loop over normalized images that wait in memory."""
     data = random_data(case.side)
     images = data.train_views(data.train.images(torch.arange(SAMPLES)), None)
     encoder = stock(case)
-    batches = shuffled(data, batch, None, images)
+    batches = shuffled(data.train, batch, lambda index: images[index])
     return plain_loop(encoder, lambda z, y: dense_eps_supinfonce(z, y, y), dense_fairkl, batches)
 
 
 def per_image(case: Case, batch: int) -> Steps:
+    """Return a stock loop over images that worker processes transform one by one."""
     loader = DataLoader(
         OneByOne(random_data(case.side)),
         batch,
@@ -146,10 +164,8 @@ def per_image(case: Case, batch: int) -> Steps:
 
 
 def stock(case: Case) -> Encoder:
-    """The network with PyTorch's own convolutions and batch norms."""
-    encoder = build_encoder(
-        case.network, **({"last_activation": "tanh"} if "simple" in case.network else {})
-    )
+    """Return the network with PyTorch's own convolutions and batch norms."""
+    encoder = case.encoder()
     for layer in encoder.modules():
         if isinstance(layer, Conv2d):
             layer.algorithm = "direct"
@@ -175,16 +191,18 @@ class OneByOne(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
 
 def shuffled(
-    data: Data, batch: int, views: Callable[[Tensor], Tensor] | None, ready: Tensor | None = None
+    split: Split, batch: int, images: Callable[[Tensor], Tensor]
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(images, labels, bias), from uint8 through `views`, or from images that are `ready`."""
-    split = data.train
+    """Yield (images, labels, bias) of random batches without end.
+
+    Args:
+        images: from the positions of some samples to their images.
+    """
     assert split.bias is not None
     while True:
         order = torch.randperm(SAMPLES)
         for index in order.split(batch):
-            x = ready[index] if ready is not None else views(split.images(index))  # type: ignore[misc]
-            yield x, split.labels[index], split.bias[index]
+            yield images(index), split.labels[index], split.bias[index]
 
 
 def plain_loop(
@@ -193,6 +211,13 @@ def plain_loop(
     fairkl: Callable[[Tensor, Tensor, Tensor], Tensor],
     batches: Iterator[tuple[Tensor, ...]],
 ) -> Steps:
+    """Return a training loop without an engine: encoder, both losses, and an online probe.
+
+    Args:
+        eps: the contrastive loss of features and labels.
+        fairkl: the loss of features, labels and biases.
+        batches: of images, labels and biases, without end.
+    """
     probe = nn.Linear(encoder.dim, CLASSES)
     main = torch.optim.Adam(encoder.parameters(), lr=RATE, weight_decay=DECAY)
     second = torch.optim.Adam(probe.parameters(), lr=RATE)
@@ -222,7 +247,7 @@ CONTENDERS: dict[str, Callable[[Case, int], Steps]] = {
 
 
 def multiplications(case: Case) -> int:
-    """Of one image's forward pass, by direct convolutions."""
+    """Return the multiplications of one image's forward pass, by direct convolutions."""
     encoder, found = stock(case), 0
 
     def count(layer: nn.Conv2d, _: tuple[Tensor, ...], y: Tensor) -> None:
@@ -238,7 +263,7 @@ def multiplications(case: Case) -> int:
 
 
 def peak() -> float:
-    """Operations per second of the machine's best matrix product."""
+    """Return the operations per second of the machine's best matrix product."""
     a, times = torch.randn(2048, 2048), []
     for _ in range(8):
         start = time.perf_counter()
@@ -248,7 +273,7 @@ def peak() -> float:
 
 
 def serve(name: str, case: Case, batch: int) -> None:
-    """Contender's side: a number of steps comes in, seconds and peak memory go out."""
+    """Run the contender's process: a number of steps comes in, seconds and peak memory go out."""
     before = memory()
     steps = CONTENDERS[name](case, batch)
     steps(2)
@@ -260,7 +285,7 @@ def serve(name: str, case: Case, batch: int) -> None:
 
 
 def memory() -> float:
-    """MiB, the most so far."""
+    """Return the peak memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -281,17 +306,8 @@ class Contender:
         tree: Path = ROOT,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.training",
-            "--serve",
-            name,
-            "--case",
-            case,
-            "--batch",
-            str(batch),
-        ]
+        command = [sys.executable, "-m", "benchmarks.training", "--serve", name]
+        command += ["--case", case, "--batch", str(batch)]
         if environment is None:
             environment = settings_of(tree) if name in ("fairmargin", "by hand") else {}
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), **environment}
@@ -310,6 +326,7 @@ class Contender:
             raise RuntimeError(f"{name} did not start")
 
     def turn(self, steps: int) -> None:
+        """Let it train so many steps, and note the seconds of a step."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{steps}\n")
@@ -318,15 +335,17 @@ class Contender:
         self.seconds.append(seconds / steps)
 
     def close(self) -> None:
+        """End the process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
 
 
 def settings_of(tree: Path) -> dict[str, str]:
-    """What the `fairmargin` command of a source tree sets on a quiet machine before it imports PyTorch.
+    """Return what the `fairmargin` command of a source tree sets before it imports PyTorch.
 
-    Nothing in trees without start.py. The benchmark makes the machine's load itself, so that does not count.
+    It is what it sets on a quiet machine: the benchmark makes the machine's load itself, so that
+    does not count. Trees without start.py set nothing.
     """
     package = tree / "src" / "fairmargin"
     if (package / "runtime" / "start.py").exists():
@@ -349,25 +368,15 @@ def settings_of(tree: Path) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
-@contextmanager
-def worktree(revision: str) -> Iterator[Path]:
-    """The files of another commit of this repository, in a folder of their own."""
-    git = ["git", "-C", str(ROOT), "worktree"]
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        subprocess.run(
-            [*git, "add", "--detach", str(tree), revision], check=True, capture_output=True
-        )
-        try:
-            yield tree
-        finally:
-            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-
-
 def compare(
     name: str, batch: int, rounds: int, contenders: list[str], beside: dict[str, Path]
 ) -> None:
-    """Print a table of the contenders, and of the fairmargin of other source trees {name: folder}."""
+    """Print a table of the contenders.
+
+    Args:
+        name: of the case.
+        beside: other source trees whose fairmargin is measured too, {name: folder}.
+    """
     case = CASES[name]
     running = {contender: Contender(contender, name, batch) for contender in contenders}
     running |= {
@@ -381,12 +390,14 @@ def compare(
     step = {contender: statistics.median(one.seconds) for contender, one in running.items()}
     nominal = 2 * 3 * multiplications(case)  # forward, and two products of that size backward
     print(
-        f"\n{name}, {case.side}×{case.side}, batch {batch}, {torch.get_num_threads()} threads, {rounds} rounds; ",
+        f"\n{name}, {case.side}×{case.side}, batch {batch}, {torch.get_num_threads()} threads, "
+        f"{rounds} rounds; ",
         end="",
     )
     print(f"best matrix product {best / 1e9:.0f} GFLOP/s\n")
     print(
-        "| | images/s | fairmargin is faster by | direct convolutions it stands for, of peak | peak memory |"
+        "| | images/s | fairmargin is faster by | direct convolutions it stands for, of peak | "
+        "peak memory |"
     )
     print("|---|---|---|---|---|")
     for contender, one in running.items():
@@ -396,12 +407,13 @@ def compare(
             a / b for a, b in zip(one.seconds, running["fairmargin"].seconds, strict=True)
         )
         print(
-            f"| {contender} | {rate:.1f} | {ratio:.2f} | {rate * nominal / best:.0%} | {one.memory:.0f} MiB |"
+            f"| {contender} | {rate:.1f} | {ratio:.2f} | {rate * nominal / best:.0%} | "
+            f"{one.memory:.0f} MiB |"
         )
 
 
 def scaling(name: str, batches: list[int], rounds: int) -> None:
-    """Ours alone: images per second by batch size, for threads and processes."""
+    """Print images per second of ours by batch size, for threads and processes."""
     print(f"\n{name}: images/s\n")
     print(f"| threads × processes | {' | '.join(f'batch {batch}' for batch in batches)} |")
     print(f"|---|{'---|' * len(batches)}")
@@ -443,7 +455,7 @@ def sharing(name: str, batch: int, rounds: int) -> None:
 
 @contextmanager
 def busy(number: int) -> Iterator[None]:
-    """So many processes that count, each on one core."""
+    """Keep so many processes busy inside the `with` block, each on one core."""
     # They end with this process too, however it ends.
     script = (
         "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(10**6))"
@@ -458,11 +470,10 @@ def busy(number: int) -> Iterator[None]:
 
 
 def rate_of(name: str, batch: int, threads: int, processes: int, rounds: int) -> float:
-    launcher = (
-        []
-        if processes == 1
-        else ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
-    )
+    """Return images per second of our loop, in so many threads and processes."""
+    launcher: list[str] = []
+    if processes > 1:
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
     command = [sys.executable, "-m", *launcher, "benchmarks.training", "--alone", "--case", name]
     options = ["--batch", str(batch), "--rounds", str(rounds)]
     environment = {**os.environ, **settings_of(ROOT), "OMP_NUM_THREADS": str(threads)}
@@ -473,7 +484,7 @@ def rate_of(name: str, batch: int, threads: int, processes: int, rounds: int) ->
 
 
 def alone(case: Case, batch: int, rounds: int) -> None:
-    """Ours, timed by itself; under torchrun all processes share the batch."""
+    """Time our loop by itself; under torchrun all processes share the batch."""
     with distributed.processes(torch.device("cpu")):
         steps, seconds = fairmargin(case, batch), []
         steps(1)
@@ -501,9 +512,8 @@ def main() -> None:
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(1)
-    )  # so that busy processes and worktrees are removed
+    # So that busy processes and worktrees are removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     names = [options.case] if options.case else list(CASES)
     if options.serve:
         serve(options.serve, CASES[names[0]], options.batch)
@@ -518,9 +528,8 @@ def main() -> None:
         with ExitStack() as stack:
             beside = {}
             if options.beside:
-                beside[f"fairmargin at {options.beside}"] = stack.enter_context(
-                    worktree(options.beside)
-                )
+                tree = stack.enter_context(worktree(options.beside))
+                beside[f"fairmargin at {options.beside}"] = tree
             for name in names:
                 compare(name, options.batch, options.rounds, chosen, beside)
 

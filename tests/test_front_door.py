@@ -80,6 +80,23 @@ def test_every_loss_module_teaches():
         assert len(inspect.getdoc(shell) or "") > 60, shell
 
 
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "largest_epsilon"])
+def test_the_help_of_a_loss_says_what_goes_in_and_out(name):
+    loss = getattr(fm.losses, name)
+    text = inspect.getdoc(loss)
+    for part in ("Args:", "Returns:", "Example:"):
+        assert f"\n{part}\n" in text
+    for parameter in inspect.signature(loss).parameters:
+        assert f"\n    {parameter}: " in text
+
+
+def test_the_help_of_a_module_is_that_of_its_function():
+    for module, function in (("EpsSupInfoNCE", "eps_supinfonce"), ("FairKL", "fairkl")):
+        text = inspect.getdoc(getattr(fm.losses, module))
+        assert inspect.getdoc(getattr(fm.losses, function)) in text
+        assert "settings" not in inspect.signature(getattr(fm.losses, module)).parameters
+
+
 def test_no_private_module_hides_a_public_name():
     for name in fm.losses.__all__:
         assert not inspect.ismodule(getattr(fm.losses, name))

@@ -133,8 +133,8 @@ def test_bfloat16_trains_close_to_float32():
     assert not torch.equal(half.classifier.weight, exact.classifier.weight)
 
 
-# Those with a bias network of 128 features are left out: bfloat16 products of that width are an illegal instruction in
-# PyTorch on some CPUs.
+# Those with a bias network of 128 features are left out: bfloat16 products of that width are an
+# illegal instruction in PyTorch on some CPUs.
 WIDE = {"learned-mixin", "learned-mixin+h", "rebias", "rubi"}
 
 
@@ -201,7 +201,10 @@ def test_broken_inputs_are_named():
 
 
 def test_gradients_that_are_never_finite_end_a_float16_run():
-    """The loss is finite and every step is skipped: without an end the run would stand still and look well."""
+    """The loss is finite and every step is skipped.
+
+    Without an end the run would stand still and look healthy.
+    """
     run = training(tiny.method("ce"))
     run.scaler = torch.amp.GradScaler("cpu", init_scale=2.0, enabled=True)
     (weight,) = [p for name, p in run.method.named_parameters() if name == "classifier.weight"]
@@ -218,7 +221,7 @@ def test_unknown_precision_gets_the_nearest():
 
 
 def test_a_last_batch_of_one_sample_is_survived():
-    """21 samples in batches of 10: contrastive losses have no pair in the last one, and say so once."""
+    """21 samples in batches of 10: the last has no pair, and contrastive losses say so once."""
     data = tiny.split(21)
     run = training(tiny.method("eps-supinfonce+fairkl"), loader=loader(data))
     with pytest.warns(UserWarning, match="no anchor in this batch has a positive"):

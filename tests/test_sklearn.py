@@ -224,8 +224,8 @@ def test_unknown_bias_is_left_out_of_fairkl_only(data):
         lambda b: [float("nan") if one == 0 else str(WORDS[one]) for one in b],
         lambda b: [None if one == 0 else int(one) for one in b],
     ],
-    ids=["nan", "-1.0", "object -1", "object None", "object nan", "text None", "text", "-1 as text", "bytes", "list nan",
-         "list None"],
+    ids=["nan", "-1.0", "object -1", "object None", "object nan", "text None", "text",
+         "-1 as text", "bytes", "list nan", "list None"],
 )  # fmt: skip
 def test_unknown_is_unknown_in_every_kind_of_array(data, missing):
     (z, y, b), _ = data

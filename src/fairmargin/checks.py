@@ -1,10 +1,15 @@
-"""A name that must be one of some, and otherwise a message with the nearest."""
+"""Checks that all parts of the package share."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def check_choice(value: str, name: str, choices: Iterable[str]) -> None:
+    """Raise a ValueError with the nearest match unless `value` is one of `choices`.
+
+    Args:
+        name: of the argument, for the message.
+    """
     options = list(choices)
     if value not in options:
         near = difflib.get_close_matches(str(value), options, n=1, cutoff=0.4)

@@ -1,10 +1,13 @@
-"""The training loop: players move in turn, whatever the method. Precision, clipping and synchronization live here."""
+"""The training loop: players move in turn, whatever the method.
+
+Precision, clipping and synchronization live here.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -19,8 +22,14 @@ from fairmargin.networks import Encoder
 from fairmargin.optim import Player
 from fairmargin.runtime import distributed
 
-LEAST_SCALE = 2**-10  # of a float16 loss: where this has not helped, nothing will
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Smallest scale of a float16 loss: where this has not helped, nothing will.
+LEAST_SCALE = 2**-10
+Precision = Literal["float32", "bfloat16", "float16"]
+PRECISIONS: dict[Precision, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 class Diverged(RuntimeError):
@@ -28,7 +37,22 @@ class Diverged(RuntimeError):
 
 
 class Training:
-    """Everything that moves while a method is trained, which is what a checkpoint holds."""
+    """Everything that changes while a method is trained, which is what a checkpoint holds.
+
+    Args:
+        method: the method to train.
+        players: its players by name, with their optimizers.
+        loader: batches of the training split.
+        seed: with the step, decides all random numbers of a step.
+        precision: of the forward passes.
+        clip: largest norm of a player's gradient; None does not clip.
+        channels_last: keep images and weights in that memory order.
+        compiled: compile the encoders.
+        second: batches of a second stream, where the method asks for one.
+        sweep: how the method goes over all samples of a split between epochs.
+        final_stage: what the method planned for this run; without it the method is in its final
+            stage from the start.
+    """
 
     def __init__(
         self,
@@ -37,7 +61,7 @@ class Training:
         loader: Loader,
         *,
         seed: int,
-        precision: str = "float32",
+        precision: Precision = "float32",
         clip: float | None = None,
         channels_last: bool = False,
         compiled: bool = False,
@@ -45,23 +69,30 @@ class Training:
         sweep: Sweep | None = None,
         final_stage: FinalStage | None = None,
     ) -> None:
-        """`final_stage`: what the method planned for this run; without, it is in its final stage from the start."""
-        check_choice(precision, "precision", PRECISIONS)
-        self.method, self.players, self.loader, self.seed = method, players, loader, seed
-        self.second, self.sweep = second, sweep or _nothing
+        check_choice(precision, "precision", get_args(Precision))
+        self.method = method
+        self.players = players
+        self.loader = loader
+        self.seed = seed
+        self.second = second
+        self.sweep = sweep or _no_sweep
         self.final_stage = final_stage or FinalStage()
         self._stream: Iterator[Batch] = iter(())
         self.device = loader.device
-        self.precision, self.clip, self.channels_last = precision, clip, channels_last
-        # Half precision loses small gradients unless they are scaled; the other precisions have float32's range.
+        self.precision: Precision = precision
+        self.clip = clip
+        self.channels_last = channels_last
+        # Half precision loses small gradients unless they are scaled; the other precisions have
+        # float32's range.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.step = 0
-        # Accelerators are waited for to check values in the first step of a run, begun or resumed, and not again.
+        # Accelerators are waited for to check values in the first step of a run, begun or resumed,
+        # and not again.
         self.values_checked = False
-        self.ended_at: int | None = (
-            None  # the step after which the method was told that it was the last
-        )
-        self.rates: dict[str, float] = {}  # of the players that moved in the last step
+        # The step after which the method was told that it was the last.
+        self.ended_at: int | None = None
+        # Learning rates of the players that moved in the last step.
+        self.rates: dict[str, float] = {}
         distributed.synchronize_batch_norm(method)
         if channels_last:
             method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -72,26 +103,32 @@ class Training:
 
     @property
     def in_final_stage(self) -> bool:
-        """Whether the method, as it stands, is what its name says: a matter of how far the run is, so nothing to save."""
+        """Whether the method, as it stands, is what its name says.
+
+        This follows from how far the run is, so there is nothing to save.
+        """
         epochs = float(self.loader.epoch)
         if self.loader.next_batch:
             epochs += self.loader.next_batch / len(self.loader)
         return self.final_stage.reached(epochs, self.step, ended=self.ended_at == self.step)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
+        """Return everything that a resumed training needs."""
+        optimizers = {name: player.optimizer.state_dict() for name, player in self.players.items()}
+        state = {
             "step": self.step,
             "ended_at": self.ended_at,
             "method": self.method.state_dict(),
-            "players": {
-                name: player.optimizer.state_dict() for name, player in self.players.items()
-            },
+            "players": optimizers,
             "loader": self.loader.state_dict(),
             "scaler": self.scaler.state_dict(),
-            **({"second": self.second.state_dict()} if self.second is not None else {}),
         }
+        if self.second is not None:
+            state["second"] = self.second.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
         self.step, self.ended_at = state["step"], state["ended_at"]
         self.method.load_state_dict(state["method"])
         for name, player in self.players.items():
@@ -103,23 +140,25 @@ class Training:
             self._stream = iter(())
 
     def advance(self, batch: Batch, epoch: float) -> None:
-        """One batch: every player moves in its turn."""
+        """Train on one batch: every player moves in its turn.
+
+        Args:
+            epoch: how many epochs are done, with fractions; for the learning rates.
+        """
         _seed(self.seed, self.step)
         moved = set()
         if self.second is not None:
             batch = replace(batch, second=self._next_of(self.second))
         if self.channels_last and batch.images.ndim == 4:
-            batch = replace(
-                batch, images=batch.images.contiguous(memory_format=torch.channels_last)
-            )
+            images = batch.images.contiguous(memory_format=torch.channels_last)
+            batch = replace(batch, images=images)
         for name, loss in self._updates(batch):
             player = self.players[name]
             self.rates[name] = player.set_rate(epoch)
             moved.add(name)
-            if not math.isfinite(float(loss.detach())):
-                raise Diverged(
-                    self._cause(batch, f"the loss of player {name!r} is {float(loss.detach())}")
-                )
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise Diverged(self._cause(batch, f"the loss of player {name!r} is {value}"))
             player.optimizer.zero_grad(set_to_none=True)
             self.scaler.scale(loss).backward(inputs=player.parameters)
             distributed.average_gradients(player.parameters)
@@ -129,12 +168,8 @@ class Training:
             self.scaler.step(player.optimizer)
             self.scaler.update()  # here and not once a step: a player may move twice in it
             if self.scaler.get_scale() < LEAST_SCALE:
-                raise Diverged(
-                    self._cause(
-                        batch,
-                        f"the gradients of player {name!r} are not finite at any scale of its loss",
-                    )
-                )
+                what = f"the gradients of player {name!r} are not finite at any scale of its loss"
+                raise Diverged(self._cause(batch, what))
         self.rates = {name: rate for name, rate in self.rates.items() if name in moved}
         self.values_checked = True
         self.step += 1
@@ -148,7 +183,10 @@ class Training:
         return batch
 
     def _updates(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
-        """The method's, each computed under autocast; backward passes and optimizer steps stay outside of it."""
+        """The method's updates, each computed under autocast.
+
+        Backward passes and optimizer steps stay outside of it.
+        """
         updates = self.method.updates(batch, self.step)
         dtype = PRECISIONS[self.precision]
         while True:
@@ -165,6 +203,7 @@ class Training:
             yield item
 
     def _cause(self, batch: Batch, what: str) -> str:
+        """A message about a training that diverged, with its likely cause and what to do."""
         terms = ", ".join(
             f"{name} = {float(value.detach()):.4g}" for name, value in self.method.terms.items()
         )
@@ -172,14 +211,22 @@ class Training:
         bad = [i for i, x in zip(batch.index.tolist(), batch.images, strict=True) if not _finite(x)]
         lr = max(self.rates.values(), default=0)
         if bad:
-            why = f"input images are not finite (samples {', '.join(map(str, bad[:5]))} of the training set): check the data"
+            some = ", ".join(map(str, bad[:5]))
+            why = (
+                f"input images are not finite (samples {some} of the training set): check the data"
+            )
         elif not all(_finite(p) for p in self.method.parameters()):
-            why = f"an earlier step made weights infinite: lower optimizer.lr (now {lr:g}) or set train.clip=1"
+            why = (
+                "an earlier step made weights infinite: "
+                f"lower optimizer.lr (now {lr:g}) or set train.clip=1"
+            )
         elif self.precision == "float16":
             why = "a value left the range of float16: use train.precision=bfloat16 or float32"
         else:
-            why = f"the term {broken[0] if broken else 'itself'} overflowed: lower its weight or optimizer.lr (now {lr:g})"
-        return f"step {self.step}, epoch {self.loader.epoch}: {what}. Terms: {terms or 'none yet'}. Likely cause: {why}"
+            term = broken[0] if broken else "itself"
+            why = f"the term {term} overflowed: lower its weight or optimizer.lr (now {lr:g})"
+        where = f"step {self.step}, epoch {self.loader.epoch}"
+        return f"{where}: {what}. Terms: {terms or 'none yet'}. Likely cause: {why}"
 
 
 def fit(
@@ -190,7 +237,14 @@ def fit(
     after_step: Callable[[Batch], None] = lambda batch: None,
     after_epoch: Callable[[], None] = lambda: None,
 ) -> None:
-    """Train from where `training` stands until so many epochs, or steps, are done."""
+    """Train from where `training` stands until so many epochs, or steps, are done.
+
+    Args:
+        epochs: in all, those that are done already included.
+        steps: in all; None for no limit.
+        after_step: called with each batch after its step.
+        after_epoch: called at the end of every epoch, also of one that `steps` cuts short.
+    """
     loader, method = training.loader, training.method
     enough: Callable[[], bool] = lambda: loader.epoch >= epochs or training.step == steps
     while not (enough() and training.ended_at == training.step):
@@ -209,14 +263,18 @@ def fit(
         after_epoch()
 
 
-def _nothing(split: str) -> Iterable[Batch]:
+def _no_sweep(split: str) -> Iterable[Batch]:
     raise ValueError(
-        f"this training was set up without a way to sweep over the {split} samples; give it one: sweep=…"
+        f"this training was set up without a way to sweep over the {split} samples; give it one: "
+        "sweep=…"
     )
 
 
 def _seed(seed: int, step: int) -> None:
-    """Random numbers of a step depend on the seed, the step and the rank alone: no generator needs to be saved."""
+    """Seed the random numbers of a step by the seed, the step and the rank alone.
+
+    So no generator needs to be saved.
+    """
     state = np.random.SeedSequence((seed, step, distributed.rank())).generate_state(1, np.uint64)
     torch.manual_seed(int(state[0]))
 

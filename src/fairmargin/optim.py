@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,17 @@ from fairmargin.checks import check_choice
 
 
 class LARS(Optimizer):
-    """SGD whose step for each weight matrix is proportional to the matrix's own norm (You, Gitman & Ginsburg, 2017).
+    """SGD whose step for each weight matrix is proportional to its norm (You et al., 2017).
 
-    g ← ∇ + wd·w;  v ← momentum·v + lr·η·(‖w‖/‖g‖)·g;  w ← w − v
+        g ← ∇ + wd·w;  v ← momentum·v + lr·η·(‖w‖/‖g‖)·g;  w ← w − v
 
     Biases and normalization weights (one-dimensional) take plain momentum steps without decay.
+
+    Args:
+        parameters: to optimize.
+        lr: learning rate.
+        weight_decay: wd.
+        trust: η, the trust coefficient.
     """
 
     def __init__(
@@ -27,13 +33,12 @@ class LARS(Optimizer):
         weight_decay: float = 0.0,
         trust: float = 1e-3,
     ) -> None:
-        super().__init__(
-            parameters,
-            {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust},
-        )
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
+        super().__init__(parameters, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Move every parameter that has a gradient; `closure` is not used."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -51,27 +56,48 @@ class LARS(Optimizer):
 
 
 def _fused(parameters: Sequence[nn.Parameter]) -> bool | None:
-    """True if all are on a CPU: one pass over the memory of each, equal up to rounding. Elsewhere PyTorch decides."""
+    """True if all are on a CPU; elsewhere PyTorch decides.
+
+    It is one pass over the memory of each parameter, equal up to rounding.
+    """
     return all(p.device.type == "cpu" for p in parameters) or None
 
 
+Parameters = Sequence[nn.Parameter]
+
+
+def _adam(p: Parameters, *, lr: float, weight_decay: float, betas: Any, **_: Any) -> Optimizer:
+    return Adam(p, lr, tuple(betas), weight_decay=weight_decay, fused=_fused(p))
+
+
+def _adamw(p: Parameters, *, lr: float, weight_decay: float, betas: Any, **_: Any) -> Optimizer:
+    return AdamW(p, lr, tuple(betas), weight_decay=weight_decay, fused=_fused(p))
+
+
+def _sgd(
+    p: Parameters, *, lr: float, weight_decay: float, momentum: float, nesterov: bool, **_: Any
+) -> Optimizer:
+    return SGD(p, lr, momentum, weight_decay=weight_decay, nesterov=nesterov, fused=_fused(p))
+
+
+def _lars(p: Parameters, *, lr: float, weight_decay: float, momentum: float, **_: Any) -> Optimizer:
+    return LARS(p, lr, momentum, weight_decay)
+
+
+# Each takes the settings that it has, and ignores the others.
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "adam": lambda p, *, lr, weight_decay, betas, **_: Adam(
-        p, lr, tuple(betas), weight_decay=weight_decay, fused=_fused(p)
-    ),
-    "adamw": lambda p, *, lr, weight_decay, betas, **_: AdamW(
-        p, lr, tuple(betas), weight_decay=weight_decay, fused=_fused(p)
-    ),
-    "sgd": lambda p, *, lr, weight_decay, momentum, nesterov, **_: SGD(
-        p, lr, momentum, weight_decay=weight_decay, nesterov=nesterov, fused=_fused(p)
-    ),
-    "lars": lambda p, *, lr, weight_decay, momentum, **_: LARS(p, lr, momentum, weight_decay),
+    "adam": _adam,
+    "adamw": _adamw,
+    "sgd": _sgd,
+    "lars": _lars,
 }
-SCHEDULES = ("constant", "step", "cosine")
+ScheduleName = Literal["constant", "step", "cosine"]
+Per = Literal["epoch", "step"]
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 
 def schedule(
-    name: str,
+    name: ScheduleName,
     epochs: float,
     *,
     milestones: Sequence[float] = (1 / 3, 2 / 3),
@@ -79,24 +105,33 @@ def schedule(
     floor: float = 0.0,
     warmup_epochs: float = 0.0,
     warmup_from: float = 0.01,
-    per: str = "epoch",
+    per: Per = "epoch",
 ) -> Callable[[float], float]:
-    """The learning rate, as a share of the full one, after so many epochs (which need not be whole).
+    """Return the learning rate as a function of epochs done, as a share of the full rate.
 
     Args:
-        milestones: of "step", epochs after which the rate is multiplied by `factor`; below 1 they are shares of `epochs`.
+        name: "constant", "step" or "cosine".
+        epochs: E, of the whole training.
+        milestones: of "step", epochs after which the rate is multiplied by `factor`; below 1 they
+            are shares of `epochs`.
         floor: "cosine" ends at this share of the rate: floor + (1 − floor)(1 + cos πe/E)/2.
         warmup_epochs: linear, step by step, from `warmup_from` to what the schedule has at its end.
         per: "epoch" changes the rate between epochs, "step" continuously.
+
+    Example:
+        >>> rate = schedule("cosine", 100)
+        >>> rate(50)
+        0.5
     """
     check_choice(name, "schedule", SCHEDULES)
-    check_choice(per, "schedule.per", ("epoch", "step"))
+    check_choice(per, "schedule.per", get_args(Per))
     ends = [m * epochs if m < 1 else m for m in milestones]
 
     def rate(epoch: float) -> float:
         if epoch < warmup_epochs:
             return warmup_from + (rate(warmup_epochs) - warmup_from) * epoch / warmup_epochs
-        # A step's number divided by the steps of an epoch may fall short of a whole number by rounding.
+        # A step's number divided by the steps of an epoch may fall short of a whole number by
+        # rounding.
         e = math.floor(epoch + 1e-9) if per == "epoch" else epoch
         if name == "step":
             return factor ** sum(e >= end - 1e-9 for end in ends)
@@ -108,7 +143,14 @@ def schedule(
 
 
 class Player:
-    """One player's parameters with its optimizer and schedule. The rate is a function of the position: nothing to save."""
+    """One player's parameters with its optimizer and learning-rate schedule.
+
+    The rate is a function of the position in the training, so there is nothing to save.
+
+    Args:
+        lr: the full learning rate.
+        rate: share of it after so many epochs.
+    """
 
     def __init__(
         self,
@@ -117,9 +159,13 @@ class Player:
         lr: float,
         rate: Callable[[float], float],
     ) -> None:
-        self.parameters, self.optimizer, self.lr, self.rate = parameters, optimizer, lr, rate
+        self.parameters = parameters
+        self.optimizer = optimizer
+        self.lr = lr
+        self.rate = rate
 
     def set_rate(self, epoch: float) -> float:
+        """Set the learning rate after so many epochs, and return it."""
         lr = self.lr * self.rate(epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -129,7 +175,13 @@ class Player:
 def player(
     parameters: list[nn.Parameter], optimizer: dict[str, Any], rate: Callable[[float], float]
 ) -> Player:
-    """`optimizer` holds name, lr, weight_decay, momentum, betas and nesterov; each optimizer takes what it has."""
+    """Return a player for some parameters.
+
+    Args:
+        optimizer: name, lr, weight_decay, momentum, betas and nesterov; each optimizer takes what
+            it has.
+        rate: share of the learning rate after so many epochs, from `schedule`.
+    """
     settings = dict(optimizer)
     name = settings.pop("name")
     check_choice(name, "optimizer", OPTIMIZERS)

@@ -45,12 +45,8 @@ def run(
         with stop_requests() as stop, Display(config, training, console) as display:
             recorder = Recorder(folder, config, data, training, display, stop)
             recorder.begin(command)
-            fit(
-                training,
-                config.train.epochs,
-                steps=config.train.steps,
-                after_step=recorder.after_step,
-                after_epoch=recorder.after_epoch,
-            )
+            on_step, on_epoch = recorder.after_step, recorder.after_epoch
+            epochs, steps = config.train.epochs, config.train.steps
+            fit(training, epochs, steps=steps, after_step=on_step, after_epoch=on_epoch)
             recorder.conclude()
     return RunRecord.read(path)

@@ -1,16 +1,18 @@
 """A debiasing projection of frozen embeddings, as a scikit-learn transformer.
 
-projector = FairMarginProjector().fit(Z, y, bias)
-clean = projector.transform(Z_test)
+    projector = FairMarginProjector().fit(Z, y, bias)
+    clean = projector.transform(Z_test)
 
-minimise over the projection f   α · ε-SupInfoNCE(f(Z), y) + λ · FairKL(f(Z), y, bias)      (Barbano et al., ICLR 2023)
+It minimises over the projection f (Barbano et al., ICLR 2023)
+
+    α · ε-SupInfoNCE(f(Z), y) + λ · FairKL(f(Z), y, bias)
 """
 
 import logging
 import math
 from collections.abc import Iterator, Sequence
 from itertools import count, islice, pairwise
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,15 +27,21 @@ from torch import Tensor, nn
 from fairmargin.checks import check_choice
 from fairmargin.data.samplers import BiasAware, GroupBalanced, Sampler, Shuffled
 from fairmargin.losses import eps_supinfonce, fairkl
+from fairmargin.losses.choices import Divergence
 from fairmargin.losses.contrastive import warn_of_epsilon
 
-SAMPLINGS = ("group-balanced", "bias-aware", "shuffled")
-WIDEST = 128  # components, unless told
+Sampling = Literal["group-balanced", "bias-aware", "shuffled"]
+# Components by default, at most.
+WIDEST = 128
 UNKNOWN = -1
-SAYS_NOTHING = (UNKNOWN, "", "-1", b"", b"-1")  # values of a bias, beside None and NaN
-BLOCK = 20  # steps whose mean loss is compared with that of the steps before
-RANK = 1e-6  # variance, relative to the largest, below which a direction of float32 embeddings is rounding
-CONSTANT = 1e-7  # deviation/|mean| below which a feature varies by rounding only
+# Values that mean an unknown bias, besides None and NaN.
+UNKNOWN_VALUES = (UNKNOWN, "", "-1", b"", b"-1")
+# Steps whose mean loss is compared with that of the steps before.
+BLOCK = 20
+# Variance, relative to the largest, below which a direction of float32 embeddings is rounding.
+RANK = 1e-6
+# Deviation/|mean| below which a feature varies by rounding only.
+CONSTANT = 1e-7
 
 Float = NDArray[np.floating]
 Layer = tuple[Float, Float]  # W [out, in] and c [out]
@@ -42,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Projects embeddings to where samples of a class lie together whether or not they share the bias.
+    """Projects embeddings so that a class lies together whether or not its samples share the bias.
 
     Args:
         n_components: of the projection; None takes as many as there are features, 128 at most.
@@ -50,27 +58,33 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         epsilon: margin of ε-SupInfoNCE, on the similarity divided by the temperature.
         temperature: of ε-SupInfoNCE.
         alpha: weight of ε-SupInfoNCE.
-        fairkl_weight: of FairKL, the paper's λ.
-        divergence: of FairKL: "kl", "jeffreys", "moments", "mean", "lognormal" or "absolute-mean".
+        fairkl_weight: weight of FairKL, the paper's λ.
+        divergence: of FairKL; see `losses.fairkl`.
         negatives: give FairKL its term of negative pairs.
-        sampling: how batches are drawn when the bias is known. "group-balanced": every (class, bias) group equally often,
-            no sample twice in a batch. "bias-aware": a conflicting pair of each class in every batch. "shuffled": groups
-            as frequent as they are.
-        pseudo_bias: clusters into which each class is cut where `fit` gets no bias, to take its place. None does without
-            FairKL: what is learnt is then supervised, but not debiased.
+        sampling: how batches are drawn when the bias is known. "group-balanced": every (class,
+            bias) group equally often, no sample twice in a batch. "bias-aware": a conflicting pair
+            of each class in every batch. "shuffled": groups as frequent as they are.
+        pseudo_bias: clusters into which each class is cut where `fit` gets no bias, to take its
+            place. None does without FairKL: what is learnt is then supervised, but not debiased.
         max_iter: optimization steps at most; the learning rate falls to 0 along a cosine.
         batch_size: samples of a step.
         learning_rate: of Adam, at the start.
         weight_decay: of Adam.
-        tol: the fit ends early when the mean loss of 20 steps has not fallen by this for `n_iter_no_change` times 20 steps.
+        tol: the fit ends early when the mean loss of 20 steps has not fallen by this for
+            `n_iter_no_change` times 20 steps.
         n_iter_no_change: see `tol`.
-        unit_norm: scale what `transform` gives to length 1, as the losses do.
+        unit_norm: scale what `transform` returns to length 1, as the losses do.
         device: where the optimization runs.
         random_state: of batches, hidden layers and clusters.
         verbose: log the loss every 20 steps (logger "fairmargin.sklearn", level INFO).
 
-    After `fit`: `components_` [n_components, features] of standardised inputs where the projection is linear, `mean_` and
-    `scale_` of the inputs, `layers_`, `classes_`, `bias_values_` (None without bias), `loss_curve_` and `n_iter_`.
+    After `fit`: `components_` [n_components, features] of standardised inputs where the projection
+    is linear, `mean_` and `scale_` of the inputs, `layers_`, `classes_`, `bias_values_` (None
+    without bias), `loss_curve_` and `n_iter_`.
+
+    Example:
+        >>> projector = FairMarginProjector(fairkl_weight=1.0).fit(Z, y, bias)
+        >>> LogisticRegression().fit(projector.transform(Z), y)
     """
 
     def __init__(
@@ -82,9 +96,9 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         temperature: float = 0.1,
         alpha: float = 0.1,
         fairkl_weight: float = 1.0,
-        divergence: str = "moments",
+        divergence: Divergence = "moments",
         negatives: bool = True,
-        sampling: str = "group-balanced",
+        sampling: Sampling = "group-balanced",
         pseudo_bias: int | None = None,
         max_iter: int = 300,
         batch_size: int = 512,
@@ -126,7 +140,8 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Args:
             X: [N, D] embeddings; they are standardised first.
             y: [N] classes, of any kind.
-            bias: [N] values of the attribute that must not matter, of any kind; None, NaN, −1 and an empty text are unknown.
+            bias: [N] values of the attribute that must not matter, of any kind; None, NaN, −1 and
+                an empty text are unknown.
         """
         self._check()
         given: tuple[Float, NDArray[Any]] = validate_data(
@@ -137,15 +152,14 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.classes_, labels = np.unique(targets, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"FairMarginProjector tells classes apart and y has 1 class only: {self.classes_[0]!r}"
+                "FairMarginProjector tells classes apart and y has 1 class only: "
+                f"{self.classes_[0]!r}"
             )
-        if (
-            self.n_components is not None
-            and self.n_components > x.shape[1]
-            and not len(self.hidden)
-        ):
+        too_many = self.n_components is not None and self.n_components > x.shape[1]
+        if too_many and not len(self.hidden):
             raise ValueError(
-                f"n_components={self.n_components} is more than the {x.shape[1]} features, and a linear projection adds "
+                f"n_components={self.n_components} is more than the {x.shape[1]} features, "
+                "and a linear projection adds "
                 "none; lower it, or give hidden layers"
             )
         if self.alpha:
@@ -171,7 +185,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return self
 
     def transform(self, X: ArrayLike) -> Float:
-        """[N, n_components]."""
+        """Return the projection [N, n_components] of embeddings [N, D]."""
         check_is_fitted(self)
         given: Float = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         z = (given - self.mean_) / self.scale_
@@ -191,7 +205,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return tags
 
     def _check(self) -> None:
-        check_choice(self.sampling, "sampling", SAMPLINGS)
+        check_choice(self.sampling, "sampling", get_args(Sampling))
         least = {
             "n_components": 1,
             "max_iter": 1,
@@ -202,11 +216,12 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         for name, low in least.items():
             value = getattr(self, name)
             optional = name in ("n_components", "pseudo_bias")
-            if not (isinstance(value, int | np.integer) and value >= low) and not (
-                value is None and optional
-            ):
+            if optional and value is None:
+                continue
+            if not (isinstance(value, int | np.integer) and value >= low):
+                or_none = " or None" if optional else ""
                 raise ValueError(
-                    f"{name} must be an integer of at least {low}{' or None' * optional}; got {value!r}"
+                    f"{name} must be an integer of at least {low}{or_none}; got {value!r}"
                 )
         for name in ("alpha", "fairkl_weight", "weight_decay", "tol"):
             if not getattr(self, name) >= 0:
@@ -215,7 +230,8 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             raise ValueError(f"learning_rate must be above 0; got {self.learning_rate!r}")
         if not self.alpha and not self.fairkl_weight:
             raise ValueError(
-                "alpha and fairkl_weight are both 0, which leaves nothing to learn; raise one of them"
+                "alpha and fairkl_weight are both 0, which leaves nothing to learn; "
+                "raise one of them"
             )
         if any(width < 1 for width in self.hidden):
             raise ValueError(
@@ -229,13 +245,16 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         bias: ArrayLike | None,
         random: np.random.RandomState,
     ) -> tuple[NDArray[Any] | None, NDArray[np.int64] | None]:
-        """(values, position of each sample's value or −1); clusters of each class where there is no bias."""
+        """(values, position of each sample's value or −1).
+
+        Clusters of each class take their place where there is no bias.
+        """
         if bias is not None:
             check_consistent_length(x, bias)
             return _coded(bias)
-        return None, None if self.pseudo_bias is None else _clusters(
-            x, labels, self.pseudo_bias, random
-        )
+        if self.pseudo_bias is None:
+            return None, None
+        return None, _clusters(x, labels, self.pseudo_bias, random)
 
     def _start(self, x: Float, random: np.random.RandomState) -> nn.Sequential:
         """The network; if it is linear it starts as a whitening of the embeddings."""
@@ -247,8 +266,10 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             with torch.no_grad():
                 layers[0].weight.copy_(_whitening(x, widths[-1]))
                 layers[0].bias.zero_()
-        network = nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1])
-        return network.to(torch.device(self.device))
+        parts: list[nn.Module] = []
+        for layer in layers:
+            parts += [layer, nn.ReLU()]
+        return nn.Sequential(*parts[:-1]).to(torch.device(self.device))
 
     def _optimize(
         self,
@@ -267,10 +288,8 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.max_iter)
         self.loss_curve_: list[float] = []
         for batch in islice(self._batches(y, b, seed), self.max_iter):
-            part = batch.to(device)
-            loss = self._loss(
-                network(z[part]), y[batch].to(device), None if b is None else b[batch].to(device)
-            )
+            bias = None if b is None else b[batch].to(device)
+            loss = self._loss(network(z[batch.to(device)]), y[batch].to(device), bias)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -281,7 +300,10 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.n_iter_ = len(self.loss_curve_)
 
     def _batches(self, y: Tensor, b: Tensor | None, seed: int) -> Iterator[Tensor]:
-        """Without end; a batch has no sample twice, which would be a pair at distance 0, and two samples at least."""
+        """Batches without end.
+
+        A batch has no sample twice, which would be a pair at distance 0, and at least two samples.
+        """
         sampler: Sampler = Shuffled(len(y), seed)
         if b is not None and self.sampling == "group-balanced":
             sampler = GroupBalanced(y, b, seed)
@@ -289,9 +311,10 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             sampler = BiasAware(y, b, seed=seed)
         size = min(self.batch_size, len(y))
         for epoch in count():
-            yield from (
-                drawn for batch in sampler.batches(epoch, size) if len(drawn := batch.unique()) > 1
-            )
+            for batch in sampler.batches(epoch, size):
+                drawn = batch.unique()
+                if len(drawn) > 1:
+                    yield drawn
 
     def _loss(self, z: Tensor, y: Tensor, b: Tensor | None) -> Tensor:
         loss = z.new_zeros(())
@@ -311,19 +334,16 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if self.verbose:
             log.info("step %d: loss %.4f", len(self.loss_curve_), blocks[-1])
         patience = self.n_iter_no_change
-        return (
-            bool(self.tol)
-            and len(blocks) > patience
-            and blocks[-patience:].min() > blocks[:-patience].min() - self.tol
-        )
+        if not self.tol or len(blocks) <= patience:
+            return False
+        return bool(blocks[-patience:].min() > blocks[:-patience].min() - self.tol)
 
 
 def _coded(bias: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """(values, position of each sample's value or −1)."""
     given = column_or_1d(bias, dtype=None)
-    objects = np.asarray(
-        bias, dtype=object
-    ).ravel()  # where numpy has made no text of a NaN that stands beside texts
+    # Among objects, NumPy has not turned a NaN that stands beside texts into a text.
+    objects = np.asarray(bias, dtype=object).ravel()
     known = np.array([_is_known(value) for value in objects], bool)
     try:
         values, place = np.unique(given[known], return_inverse=True)
@@ -335,13 +355,11 @@ def _coded(bias: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def _is_known(value: Any) -> bool:
-    equal = value == value  # which NaN is not, and pandas' NA does not say
-    return (
-        isinstance(equal, bool | np.bool_)
-        and bool(equal)
-        and value is not None
-        and value not in SAYS_NOTHING
-    )
+    # NaN does not equal itself, and pandas' NA does not say.
+    equal = value == value
+    if not isinstance(equal, bool | np.bool_) or not bool(equal):
+        return False
+    return value is not None and value not in UNKNOWN_VALUES
 
 
 def _standard(x: Float) -> tuple[Float, Float]:
@@ -351,15 +369,19 @@ def _standard(x: Float) -> tuple[Float, Float]:
 
 
 def _whitening(x: Float, components: int) -> Tensor:
-    """[components, D]: directions of largest variance, each scaled to variance 1; zeros where there are no more.
+    """[components, D]: directions of largest variance, each scaled to variance 1.
 
-    A network that follows a shortcut spends most of its variance on it; what else it knows starts at the same height.
+    Rows are zero where there are no more directions.
+
+    A network that follows a shortcut spends most of its variance on it; what else it knows starts
+    at the same height.
     """
     variance, directions = np.linalg.eigh(x.T @ x / len(x))
     variance, directions = variance[::-1][:components], directions[:, ::-1].T[:components]
     varies = variance > RANK * max(variance[0], 0)
     largest = np.abs(directions).argmax(1)
-    sign = np.sign(directions[np.arange(len(directions)), largest])  # which eigh leaves open
+    # eigh leaves the sign of a direction open.
+    sign = np.sign(directions[np.arange(len(directions)), largest])
     scale = np.where(varies, sign / np.sqrt(np.where(varies, variance, 1)), 0)
     return torch.from_numpy(directions * scale[:, None])
 

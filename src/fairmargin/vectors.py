@@ -5,29 +5,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Of a cosine in float32.
+# Rounding error of a cosine in float32.
 ROUNDING = 1e-6
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Half precisions go up to float32; float32 and float64 stay."""
+    """Return half-precision numbers as float32; float32 and float64 stay what they are."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def settled(cosines: Tensor) -> Tensor:
-    """Cosines that are 0 or 1 but for rounding, made so: whether a set of pairs is empty must not depend on the last bit."""
+    """Return cosines, with those that are 0 or 1 up to rounding made exactly so.
+
+    Whether a set of pairs is empty must not depend on the last bit.
+    """
     near_one = torch.where((cosines - 1).abs() < ROUNDING, 1, cosines)
     return torch.where(cosines.abs() < ROUNDING, 0, near_one)
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of length 1; a zero row stays zero, with a finite gradient."""
+    """Return rows scaled to length 1; a zero row stays zero, with a finite gradient."""
     z: Tensor = _Unit.apply(x)[0]
     return z
 
 
 class _Unit(torch.autograd.Function):
-    """x/‖x‖ with its gradient (g − (g·z)z)/‖x‖ in four operations; ‖x‖ is an output, to be differentiated too."""
+    """x/‖x‖ with its gradient (g − (g·z)z)/‖x‖ in four operations.
+
+    ‖x‖ is an output too, so that it can be differentiated.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:

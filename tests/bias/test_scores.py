@@ -26,7 +26,7 @@ from fairmargin.cli.app import app
 from fairmargin.data.bias import count_cells
 from fairmargin.data.hashes import data_hash
 from fairmargin.loop import fit
-from fairmargin.losses._fairkl import DIVERGENCES
+from fairmargin.losses.divergences import DIVERGENCES
 from fairmargin.run import run
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunRecord

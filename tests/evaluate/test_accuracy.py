@@ -20,7 +20,7 @@ from fairmargin.evaluate.accuracy import (
 
 
 def draw(seed=0, n=400, classes=3, biases=4, unknown=0.1):
-    """(predicted, labels, bias, training counts) of a set whose cells are right to different degrees."""
+    """(predicted, labels, bias, training counts); cells are right to different degrees."""
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=g)
     bias = torch.randint(biases, (n,), generator=g)
@@ -168,7 +168,8 @@ def test_a_name_without_samples_is_absent():
     found, warnings = accuracies(predicted, labels, bias, torch.tensor([[99, 1], [1, 99]]), least=1)
     assert list(found) == ["plain", "cell-mean", "conflicting", "worst-group", "train-weighted"]
     assert warnings == [
-        "the train-weighted accuracy leaves out 99.0% of the training samples, whose groups have no test samples"
+        "the train-weighted accuracy leaves out 99.0% of the training samples, whose groups have "
+        "no test samples"
     ]
     found = values(predicted, labels, bias, torch.tensor([[99, 0], [0, 99]]))
     assert "train-weighted" not in found
@@ -352,7 +353,7 @@ def test_errors_say_what_was_given():
 
 
 def test_answers_that_are_all_right_still_leave_doubt():
-    """Resampling cannot show any; the interval is then Wilson's, of as many samples as the mean is worth."""
+    """Resampling cannot show any: the interval is Wilson's, of as many samples as it is worth."""
     labels = torch.tensor([0] * 30 + [1] * 10)
     found, _ = accuracies(labels, labels, torch.zeros(40, dtype=torch.long), torch.ones(2, 1))
     expected = {"plain": 40, "cell-mean": 1 / (0.25 / 30 + 0.25 / 10), "worst-group": 10}

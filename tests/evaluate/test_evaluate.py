@@ -21,7 +21,7 @@ CLASSES, BIASES = 3, 4
 
 
 class Small(Method):
-    """Batch norm and dropout, so that the mode of the pass shows; a part that is always in evaluation mode."""
+    """Batch norm and dropout, so that the mode shows; one part is always in evaluation mode."""
 
     def __init__(self) -> None:
         super().__init__()

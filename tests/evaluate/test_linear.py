@@ -38,7 +38,7 @@ FEW = LinearSettings(lr=0.5, epochs=3, batch_size=16)
 
 
 class Small(Method):
-    """Batch norm and dropout, so that a pass in the wrong mode shows; it counts the images it has seen."""
+    """Batch norm and dropout, so that a wrong mode shows; it counts the images it has seen."""
 
     def __init__(self) -> None:
         super().__init__()

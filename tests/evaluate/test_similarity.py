@@ -229,7 +229,7 @@ def test_errors_say_what_was_given(measure):
 
 
 def test_ordering_by_class_is_that_of_its_anchors():
-    """Class 0 is ordered by the bias and class 1 is not; the whole lies between, weighted by anchors."""
+    """Class 0 is ordered by the bias and class 1 is not; the whole lies between them."""
     x, y, b = wholly_biased(1.0, 2.0)
     found = ordering(x, y, b)
     assert [one["label"] for one in found["classes"]] == sorted(set(y.tolist()))

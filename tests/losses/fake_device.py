@@ -1,9 +1,12 @@
-"""Run every loss on a device that has no memory: `python -m tests.losses.fake_device` prints what went wrong, as JSON.
+"""Run every loss on a device that has no memory.
 
-PyTorch's fake tensors know shapes, types and devices, and no values: whatever looks at a value raises, as does a copy
-from the host. Where PyTorch is built for CUDA the device is a fake "cuda". Elsewhere its CUDA tensors cannot be
-differentiated, not even fake ones, so a device of our own takes the row of "cuda" in the table of limits. To register it
-changes the process for good: that is why this is a script.
+`python -m tests.losses.fake_device` prints what went wrong, as JSON.
+
+PyTorch's fake tensors know shapes, types and devices, and no values: whatever looks at a value
+raises, as does a copy from the host. Where PyTorch is built for CUDA the device is a fake "cuda".
+Elsewhere its CUDA tensors cannot be differentiated, not even fake ones, so a device of our own
+takes the row of "cuda" in the table of limits. To register it changes the process for good: that is
+why this is a script.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The losses once more, in plain Python loops over float lists: slow, obvious, and sharing no code with the library."""
+"""The losses once more, in plain Python loops over lists of floats.
+
+They are slow and obvious, and share no code with the library.
+"""
 
 import math
 
@@ -23,7 +26,7 @@ def log_sum_exp(values):
 
 
 def anchors(z, y, temperature, guard=0.0):
-    """For each anchor: the similarities of its positives and of its negatives, and the log of the guard."""
+    """For each anchor: similarities of its positives and negatives, and the log of the guard."""
     for a in range(len(z)):
         s = [dot(z[a], z[j]) / temperature for j in range(len(z))]
         positives = [s[j] for j in range(len(z)) if j != a and y[j] == y[a]]
@@ -69,7 +72,10 @@ def supcon_in(z, y, temperature):
 
 
 def information_bounds(scores, positives, negatives, images):
-    """(infonce, infol1o, lower, upper): of each row its positive and negative columns, and the images among the latter."""
+    """(infonce, infol1o, lower, upper).
+
+    Of each row there are its positive and negative columns, and the images among the latter.
+    """
     printed, constants = [], []
     for s, p, n, k in zip(scores, positives, negatives, images, strict=True):
         if not p or not n:
@@ -87,7 +93,7 @@ def information_bounds(scores, positives, negatives, images):
 
 
 def weighted_supcon(z, y, q, temperature):
-    """BiasCon and SoftCon: q[i][j] is the weight of j as a positive of i; the mean runs over all anchors."""
+    """BiasCon and SoftCon, the mean over all anchors; q[i][j] weights j as a positive of i."""
     total = 0.0
     for i in range(len(z)):
         s = [dot(z[i], z[j]) / temperature for j in range(len(z))]
@@ -101,7 +107,10 @@ def weighted_supcon(z, y, q, temperature):
 
 
 def pair_sets(z, y, aligned, known, of=lambda d: d, anchor=None):
-    """The four sets of (weight, of(distance)) over ordered pairs i ≠ j; `aligned[i][j]` in [0, 1]."""
+    """The four sets of (weight, of(distance)) over ordered pairs i ≠ j.
+
+    `aligned[i][j]` lies in [0, 1].
+    """
     sets = [[], [], [], []]
     for i in range(len(z)) if anchor is None else [anchor]:
         for j in range(len(z)):
@@ -214,7 +223,7 @@ def end_terms(z, y, b, released=False):
 
 
 def random_batch(seed, n=12, d=5, classes=3, biases=3, views=1, agree=0.5):
-    """Features [n, views, d] in float64, labels, and a bias that agrees with the label at the given rate."""
+    """Features [n, views, d] in float64, labels, and a bias that agrees at the given rate."""
     g = torch.Generator().manual_seed(seed)
     z = torch.randn(n, views, d, generator=g, dtype=torch.float64)
     y = torch.randint(classes, (n,), generator=g)

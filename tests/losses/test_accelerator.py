@@ -1,7 +1,7 @@
-"""What an accelerator and torch.compile ask of the losses, tested without either: no looks at values, one graph, float32.
+"""What accelerators and torch.compile ask of the losses: no looks at values, one graph, float32.
 
-The table of limits makes a CPU behave like another device: with its row replaced, real values run through the code that
-a GPU would run.
+The table of limits makes a CPU behave like another device: with its row replaced, real values run
+through the code that a GPU would run.
 """
 
 import json
@@ -20,7 +20,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from fairmargin import losses
-from fairmargin.losses import _limits, _pairs
+from fairmargin.losses import _limits, _streamed
 from tests.losses.every import CASES, NO_LOSSES, batch
 
 HOST = _limits.LIMITS["cpu"]
@@ -72,7 +72,10 @@ def test_every_loss_is_among_the_cases():
 
 # Up to one block; chunks; so large that a look pays.
 SIZES = (256, 5000, 20000)
-FORM_D = "it holds anchors × positives × negatives, so it has to know the largest class: its work is cubic anyway"
+FORM_D = (
+    "it holds anchors × positives × negatives, so it has to know the largest class: "
+    "its work is cubic anyway"
+)
 WINDOWS = "above 16384 rows narrow windows of class mates save more than a look costs"
 CELLS = "above 16384 rows FairKL counts (label, bias) cells, N·D² work instead of N²·D"
 ALLOWED = {
@@ -83,7 +86,10 @@ ALLOWED = {
 
 
 class TestNoLooks:
-    """On a device without values, whatever looks at one raises, forward or backward, and so does a copy from the host."""
+    """On a device without values every look at one raises, forward or backward.
+
+    So does a copy from the host.
+    """
 
     @pytest.fixture(scope="class")
     def found(self):
@@ -161,7 +167,10 @@ class TestValues:
         ("row", "error"), [("cuda, one block", 2e-3), ("cuda, chunks", 2e-3), ("mps, chunks", 5e-3)]
     )
     def test_fairkl_of_nearly_equal_features(self, monkeypatch, row, error, divergence, collapsed):
-        """Cosines of 0.9999, as in test_fairkl.py: no sum over pairs is in float64, and none loses what tells them apart."""
+        """Cosines of 0.9999, as in test_fairkl.py.
+
+        No sum over pairs is in float64, and none loses what tells them apart.
+        """
         torch.manual_seed(0)
         y, b = torch.arange(256) % 4, torch.randint(3, (256,))
         z = F.normalize(F.one_hot(y * (not collapsed), 32) + 0.0018 * torch.randn(256, 32)).float()
@@ -362,9 +371,9 @@ def graphs_of(loss, x):
 
 
 ONE_BLOCK = [
-    "eps_infonce", "eps_supinfonce", "eps_supinfonce form b", "supcon_in", "softcon", "fairkl negatives",
-    "fairkl anchor", "fairkl authors", "end", "bias_balanced_cross_entropy", "generalized_cross_entropy", "hsic",
-    "l_softmax", "large_margin", "FairKL", "LSoftmax",
+    "eps_infonce", "eps_supinfonce", "eps_supinfonce form b", "supcon_in", "softcon",
+    "fairkl negatives", "fairkl anchor", "fairkl authors", "end", "bias_balanced_cross_entropy",
+    "generalized_cross_entropy", "hsic", "l_softmax", "large_margin", "FairKL", "LSoftmax",
 ]  # fmt: skip
 STREAMED = [
     "eps_infonce",
@@ -427,7 +436,7 @@ class TestOneGraph:
         x = batch(N)
         expected, expected_gradient = value_and_gradient(CASES[name], x)
         use(monkeypatch, replace(HOST, **SMALL) if row == "cpu" else ROWS["cuda, chunks"])
-        monkeypatch.setattr(_pairs, "CHUNK_BACKEND", "aot_eager")
+        monkeypatch.setattr(_streamed, "CHUNK_BACKEND", "aot_eager")
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         compiled = torch.compile(CASES[name], backend="aot_eager", fullgraph=True)

@@ -1,4 +1,4 @@
-"""EnD, BiasCon, SoftCon, BiasBal, generalized cross-entropy, HSIC, L-Softmax and the large-margin loss."""
+"""EnD, BiasCon, SoftCon, BiasBal, generalized cross-entropy, HSIC, L-Softmax, large margin."""
 
 import math
 

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from fairmargin import losses
-from fairmargin.losses import _limits, _pairs, contrastive
+from fairmargin.losses import _limits, members
+from fairmargin.losses.pairs import PairLoss, dense
 from tests.losses import reference as ref
 
 EPSILONS = [0.0, 0.1, 0.5, 2.0, 20.0, math.inf]
@@ -126,7 +127,10 @@ class TestIdentities:
         assert all(a > b for a, b in pairwise(values))
 
     def test_appendix_max_form(self):
-        """ε-SupCon + ε is the smooth maximum of the appendix: log(1 + Σ_n e^{s_n−s_i+ε} + Σ_{t≠i} e^{s_t−s_i})."""
+        """ε-SupCon + ε is the smooth maximum of the appendix.
+
+        log(1 + Σ_n e^{s_n−s_i+ε} + Σ_{t≠i} e^{s_t−s_i})
+        """
         z, y = ref.unit(self.z[:, 0]), self.y.tolist()
         total = []
         for p, n, _ in ref.anchors(z, y, 0.1):
@@ -233,15 +237,14 @@ def test_large_batch_is_streamed_and_equals_dense(name, classes):
     z, y, _ = ref.random_batch(8, n=n, d=16, classes=classes)
     z = z[:, 0]
     form = name.split("-")[1]
-    member = (
-        partial(contrastive._supcon_out, epsilon=0.25)
-        if name == "supcon-eps"
-        else partial(contrastive.FORMS[form], epsilon=0.25)
-    )
+    if name == "supcon-eps":
+        member = partial(members.supcon_out, epsilon=0.25)
+    else:
+        member = partial(members.FORMS[form], epsilon=0.25)
     if form == "c":
         member = partial(member, positives="sum" if name.endswith("sum") else "mean")
     x = z.clone().requires_grad_()
-    total, valid = _pairs.dense(F.normalize(x, dim=1), y, member, temperature=0.1)
+    total, valid = dense(F.normalize(x, dim=1), y, PairLoss(member, temperature=0.1))
     (expected,) = torch.autograd.grad(total / valid, x)
     value = MEMBERS[name](x, y, epsilon=0.25)
     (gradient,) = torch.autograd.grad(value, x)

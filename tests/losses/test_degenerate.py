@@ -1,4 +1,4 @@
-"""Batches that break naive code: always a finite value and gradient, or a clear error; never NaN."""
+"""Batches that break naive code: a finite value and gradient, or a clear error; never NaN."""
 
 import math
 import warnings
@@ -150,7 +150,10 @@ def test_no_negatives_is_legal(chunk):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_bias_features_conflict_with_nobody_whatever_the_last_bit(seed):
-    """The cosine of a vector with itself is 1 only up to rounding; as labels, class-mates of one bias have no C⁺."""
+    """The cosine of a vector with itself is 1 only up to rounding.
+
+    As with labels, class mates of one bias have no C⁺.
+    """
     g = torch.Generator().manual_seed(seed)
     z, y = torch.randn(12, 8, generator=g), torch.arange(12) % 2
     of_class = torch.randn(2, 33, generator=g)
@@ -180,7 +183,7 @@ def test_classification_losses_of_no_sample_are_an_attached_zero(loss):
 
 
 def test_large_margin_of_a_confident_half_precision_network_is_finite():
-    """The gradient of a softmax that is sure is zero, and in float16 so is what is added to its norm."""
+    """A softmax that is sure has a zero gradient; in float16 so is what is added to its norm."""
     h = torch.tensor([[40.0, 0.0], [0.5, 0.0]], dtype=torch.float16, requires_grad=True)
     value = losses.large_margin(h * 2, [h], torch.tensor([0, 1]))
     value.backward()

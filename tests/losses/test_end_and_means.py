@@ -1,4 +1,4 @@
-"""Eqs. 27–31 of the appendix: when EnD and the mean constraint of FairKL are the same, and how they differ.
+"""Eqs. 27–31 of the appendix: when EnD and FairKL's mean constraint agree, and how they differ.
 
 s̄ are means of |s| and μ means of d over A⁺, C⁺, A⁻, C⁻ (ordered pairs), computed in loops.
 """
@@ -32,12 +32,12 @@ def lagrangian(s, first=1.0, second=1.0):
 
 
 def by_bias(s, first=1.0, second=1.0):
-    """Eq. 29 with weights, as EnD has them: λ₁·R⊥ − λ₂·R∥, R⊥ = s̄_A⁺ + s̄_A⁻, R∥ = s̄_C⁺ + s̄_C⁻."""
+    """Eq. 29 with EnD's weights: λ₁·R⊥ − λ₂·R∥, R⊥ = s̄_A⁺ + s̄_A⁻, R∥ = s̄_C⁺ + s̄_C⁻."""
     return first * (s["A+"] + s["A-"]) - second * (s["C+"] + s["C-"])
 
 
 def with_pairs_of_one_bias_half_positive():
-    """(3, 1) samples of the two labels in one bias and (1, 3) in the other: as many pairs in A⁺ as in A⁻."""
+    """(3, 1) samples of two labels in one bias, (1, 3) in the other: A⁺ has as many pairs as A⁻."""
     y = torch.tensor([0, 0, 0, 1, 0, 1, 1, 1])
     b = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     z = torch.rand(8, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -55,7 +55,10 @@ def similarity_means(z, y, b):
 
 
 def test_eq_28_is_eq_29_with_equal_multipliers():
-    """The same terms, grouped by label or by bias. With other multipliers the two are different objectives."""
+    """The same terms, grouped by label or by bias.
+
+    With other multipliers the two are different objectives.
+    """
     z, y, b = ref.random_batch(60, n=14)
     s = means(z[:, 0], y, b)
     assert lagrangian(s) == pytest.approx(by_bias(s), rel=1e-12)
@@ -85,7 +88,7 @@ def test_end_of_positive_cosines_in_terms_of_means():
 
 
 def test_when_end_is_eq_29_but_for_one_term():
-    """Cosines ≥ 0 and as many pairs in A⁺ as in A⁻: 2·EnD = Eq. 29 + s̄_C⁻ + 1, in value and gradient."""
+    """Cosines ≥ 0, as many pairs in A⁺ as in A⁻: 2·EnD = Eq. 29 + s̄_C⁻ + 1, gradients too."""
     z, y, b = with_pairs_of_one_bias_half_positive()
     sets = sets_of(z, y, b, lambda d: d)
     assert len(sets["A+"]) == len(sets["A-"])
@@ -100,7 +103,7 @@ def test_when_end_is_eq_29_but_for_one_term():
 
 
 def test_when_they_are_the_same_exactly():
-    """The term that is left over, s̄_C⁻, is 0 if samples that share neither label nor bias are orthogonal."""
+    """The term left over, s̄_C⁻, is 0 if samples that share neither are orthogonal."""
     _, y, b = with_pairs_of_one_bias_half_positive()
     of_cell = torch.tensor(  # [label, bias, 4]
         [[[1.0, 1, 0, 0], [1, 0, 1, 0]], [[0, 1, 0, 1], [0, 0, 1, 1]]], dtype=torch.float64
@@ -126,7 +129,7 @@ def test_with_signs_end_takes_the_absolute_value_after_the_sum():
 
 
 def test_the_mean_constraint_stops_where_it_holds_and_end_does_not():
-    """Four points with every distance equal: nothing to debias, and EnD still pulls C⁺ in and pushes A apart."""
+    """Four points at equal distances: nothing to debias, but EnD pulls C⁺ in and pushes A apart."""
     y, b = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 1, 0])
     z = (torch.eye(4, dtype=torch.float64) + 0.5).requires_grad_()
     for divergence in ("mean", "absolute-mean", "moments", "kl"):
@@ -163,7 +166,7 @@ class TestDistances:
             )
 
     def test_eq_31_as_printed_is_another_objective(self):
-        """λ₁(μ_A⁺ − μ_A⁻) + λ₂(μ_C⁺ − μ_C⁻): two of its four signs are not those of Eqs. 28 to 30."""
+        """λ₁(μ_A⁺ − μ_A⁻) + λ₂(μ_C⁺ − μ_C⁻): two of its signs are not those of Eqs. 28 to 30."""
         eq_30 = (self.mu["C+"] - self.mu["A+"]) + (self.mu["C-"] - self.mu["A-"])
         eq_31 = (self.mu["A+"] - self.mu["A-"]) + (self.mu["C+"] - self.mu["C-"])
         assert eq_31 - eq_30 == pytest.approx(2 * (self.mu["A+"] - self.mu["C-"]), rel=1e-10)

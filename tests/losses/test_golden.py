@@ -1,4 +1,4 @@
-"""Values and gradient norms computed with the public reference codes (golden.json names each source)."""
+"""Values and gradient norms of the public reference codes (golden.json names each source)."""
 
 import json
 import math
@@ -19,7 +19,10 @@ def tensor(values):
 
 
 def ours(name, case, chunk=None):
-    """(value, differentiable inputs). The references take features as they are: unit_norm=False, but for one."""
+    """(value, differentiable inputs).
+
+    The references take features as they are: unit_norm=False, but for one.
+    """
     y, b = torch.tensor(case["labels"]), torch.tensor(case["biases"])
     z, logits, g = tensor(case["features"]), tensor(case["logits"]), tensor(case["bias_features"])
     settings = {"temperature": case["temperature"], "unit_norm": False, "chunk": chunk}
@@ -63,8 +66,8 @@ def ours(name, case, chunk=None):
 @pytest.mark.parametrize(("i", "name"), NAMES)
 def test_value_and_gradient_norm(i, name):
     case, expected = CASES[i], CASES[i]["expected"][name]
-    # The ε references add 1e-6 to a sum shifted by the row maximum 1/τ, up to 1e-6·e^{1/τ−s} of a rival s:
-    # 2.5e-3 at worst here. The next test removes that by giving the loops the same guard.
+    # The ε references add 1e-6 to a sum shifted by the row maximum 1/τ, up to 1e-6·e^{1/τ−s} of a
+    # rival s: 2.5e-3 at worst here. The next test removes that by giving the loops the same guard.
     tolerance = (
         3e-3 if name.startswith("eps_") else 2e-6 if name in ("biascon", "softcon") else 1e-9
     )
@@ -76,7 +79,7 @@ def test_value_and_gradient_norm(i, name):
 
 @pytest.mark.parametrize(("i", "name"), [(i, name) for i, name in NAMES if name.startswith("eps_")])
 def test_epsilon_references_differ_by_their_guard_alone(i, name):
-    """Loops with the 1e-6 equal the reference codes to 1e-9; loops without it equal ours to 1e-9."""
+    """Loops with the 1e-6 equal the reference codes to 1e-9; loops without it equal ours."""
     case = CASES[i]
     z = torch.tensor(case["features"], dtype=torch.float64)
     y = torch.tensor(case["labels"]).repeat_interleave(z.shape[1]).tolist()
@@ -108,7 +111,7 @@ def test_streamed_equals_dense_in_value_and_gradient(i, name):
 
 
 def test_authors_guard_is_wrong_at_low_temperature():
-    """Why there is no 1e-6 here: on random unit vectors the guard is most of the loss below τ = 0.05."""
+    """Why there is no 1e-6 here: on random vectors it is most of the loss below τ = 0.05."""
     z, y, _ = ref.random_batch(0, n=64, d=128, classes=10)
     unit = ref.unit(z[:, 0])
     off = {}

@@ -31,7 +31,7 @@ def log_density_ratio(x, y, rho):
 
 
 def over_batches(batches, one):
-    """Means of the four numbers over batches, and the largest standard error of `lower` and `upper`."""
+    """Means of the four numbers over batches, and the largest error of `lower` and `upper`."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.tensor([numbers(one(generator)) for _ in range(batches)], dtype=torch.float64)
     error = rows.std(0)[2:].max().item() / math.sqrt(batches)
@@ -62,7 +62,7 @@ class TestGaussians:
         assert found.upper.item() == pytest.approx(truth, abs=0.06)
 
     def test_the_printed_forms_do_not_hold_it(self):
-        """The left side of Eq. 3 is negative whatever the truth is, and the right side far below it."""
+        """The left side of Eq. 3 is negative whatever the truth, the right side far below it."""
         rho, truth = 0.8, -math.log(1 - 0.8**2)
         x, y = gaussians(256, 2, rho, torch.Generator().manual_seed(2))
         found = losses.information_bounds_from_scores(log_density_ratio(x, y, rho))
@@ -97,7 +97,10 @@ class TestGaussians:
 
 
 class TestLabels:
-    """Two classes N(±m, 1): KL(p(x|y) ‖ p(x|other)) = 2m², with the critic log N(x⁺; y·m)/N(x⁺; −y·m) = 2m·y·x⁺."""
+    """Two classes N(±m, 1): KL(p(x|y) ‖ p(x|other)) = 2m².
+
+    The critic is log N(x⁺; y·m)/N(x⁺; −y·m) = 2m·y·x⁺.
+    """
 
     @pytest.mark.parametrize("m", [0.5, 0.9])
     @pytest.mark.parametrize("n", [8, 64])
@@ -114,7 +117,7 @@ class TestLabels:
         assert mean["upper"] > 2 * m**2 - 3 * error
 
     def test_are_no_bound_of_the_information_of_the_pair(self):
-        """Two classes that are told apart: I(X⁺, X) = log 2, and "lower" is the log of the batch."""
+        """Two classes told apart: I(X⁺, X) = log 2, and "lower" is the log of the batch."""
         y = torch.arange(64) % 2
         found = losses.information_bounds(F.one_hot(y, 2).double(), y, temperature=0.01)
         assert found.lower.item() == pytest.approx(math.log(33), abs=1e-9)
@@ -175,7 +178,7 @@ class TestFeatures:
         assert (found.upper - found.infol1o).item() == pytest.approx(upper, rel=1e-10)
 
     def test_views_count_once_or_the_lower_bound_would_not_be_one(self):
-        """Every view tells its image and the batch is all there is: I = log N, not log(1 + V(N−1))."""
+        """Every view tells its image, in a batch of all images: I = log N, not log(1 + V(N−1))."""
         z = torch.eye(16, dtype=torch.float64)[:, None].repeat(1, 4, 1)
         found = losses.information_bounds(z, temperature=0.01)
         assert found.lower.item() == pytest.approx(math.log(16), abs=1e-9)
@@ -249,7 +252,7 @@ class TestFeatures:
 
 
 def smallest_lead(z, temperature):
-    """Of the positives over the negatives, all classes with all their samples at one of these points."""
+    """Of the positives over the negatives, each class with all its samples at one point."""
     z = F.normalize(z, dim=1)
     cosines = (z @ z.T)[~torch.eye(len(z), dtype=torch.bool)]
     return ((1 - cosines.max()) / temperature).item()
@@ -275,7 +278,7 @@ class TestLargestEpsilon:
                 assert smallest_lead(z, 0.2) <= most + 1e-9
 
     def test_descent_on_supcon_ends_there(self):
-        """Graf et al.: the minimum of SupCon is the simplex, with the gap K/(K−1) between the cosines."""
+        """Graf et al.: the minimum of SupCon is the simplex, with the gap K/(K−1) of cosines."""
         y = torch.arange(12) % 4
         x = torch.randn(
             12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64

@@ -2,11 +2,16 @@
 
 import math
 from functools import partial
+from typing import get_args
 
 import pytest
 import torch
 
 from fairmargin import losses
+from fairmargin.losses import choices
+from fairmargin.losses.divergences import DIVERGENCES
+from fairmargin.losses.margin import DUAL_NORM
+from fairmargin.losses.members import FORMS
 
 Z = torch.randn(6, 4)
 Y = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -48,7 +53,10 @@ class TestEveryPairwiseLoss:
         z[3, 1] = bad
         with pytest.raises(
             ValueError,
-            match=r"features has NaN or inf in 1 of 6 rows \(first: row 3\).*lower the learning rate",
+            match=(
+                r"features has NaN or inf in 1 of 6 rows \(first: row 3\).*"
+                r"lower the learning rate"
+            ),
         ):
             PAIRWISE[name](z, Y)
 
@@ -191,3 +199,17 @@ def test_small_integer_and_bool_labels_are_fine():
     for dtype in (torch.int8, torch.uint8, torch.int32, torch.bool):
         for chunk in (None, 2):
             assert torch.allclose(losses.supcon(Z[:4], Y[:4].to(dtype), chunk=chunk), expected)
+
+
+def test_tables_have_an_entry_for_every_choice():
+    assert set(DIVERGENCES) == set(get_args(choices.Divergence))
+    assert set(FORMS) == set(get_args(choices.Form))
+    assert set(DUAL_NORM) == set(get_args(choices.Norm))
+
+
+def test_a_module_takes_the_keywords_of_its_function():
+    assert losses.FairKL(scope="anchor").settings["scope"] == "anchor"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epsilom'"):
+        losses.EpsSupInfoNCE(epsilom=0.25)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bias_features'"):
+        losses.FairKL(bias_features=G)

@@ -7,14 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from fairmargin.networks import SimpleConvNet, build_encoder
-from fairmargin.networks.convolution import (
-    BatchNorm2d,
-    Conv2d,
-    mean_over_positions,
-    saving,
-    spectral_conv2d,
-    unrolled_conv2d,
-)
+from fairmargin.networks.batch_norm import BatchNorm2d, mean_over_positions
+from fairmargin.networks.convolution import Conv2d
+from fairmargin.networks.spectral import spectral_conv2d, spectral_saving
+from fairmargin.networks.unrolled import unrolled_conv2d
 
 LAYERS = [(3, 16), (16, 32), (32, 64), (64, 128)]  # of SimpleConvNet
 
@@ -77,7 +73,7 @@ def test_gradients_and_their_gradients():
 
 @pytest.mark.parametrize(("c", "o"), [(2, 3), (40, 33)])
 def test_the_same_graph_gives_its_gradients_twice(c, o):
-    """What is kept for the backward pass is overwritten by the first one; the second finds it again."""
+    """What is kept for the backward pass is overwritten by it; a second one finds it again."""
     inputs = [t.requires_grad_() for t in drawn(2, c, o, 6, 7, 5, torch.double)]
     loss = spectral_conv2d(*inputs).sin().sum()
     first = torch.autograd.grad(loss, inputs, retain_graph=True)
@@ -217,15 +213,18 @@ def test_unrolled_refuses_a_kernel_that_does_not_fit():
 
 
 def test_saving_counts_multiplications():
-    """For many channels and samples the transforms vanish: 28²·49 against 4·16·31 for each pair of channels."""
-    assert saving(torch.Size((10**6, 10**6, 28, 28)), 10**6, 7) == pytest.approx(
+    """For many channels and samples the transforms vanish: 28²·49 against 4·16·31."""
+    assert spectral_saving(torch.Size((10**6, 10**6, 28, 28)), 10**6, 7) == pytest.approx(
         28 * 28 * 49 / (4 * 16 * 31), rel=1e-3
     )
-    assert saving(torch.Size((1, 1, 28, 28)), 1, 7) < 1
+    assert spectral_saving(torch.Size((1, 1, 28, 28)), 1, 7) < 1
 
 
 def test_training_after_an_evaluation_that_came_first():
-    """A run that goes on at the end of an epoch evaluates before it trains; what is kept must not be an inference tensor."""
+    """A run resumed at the end of an epoch evaluates before it trains.
+
+    What is kept must not be an inference tensor.
+    """
     net = build_encoder("resnet18")
     images = torch.randn(4, 3, 36, 36)  # a size that no other test has
     net.eval()
@@ -395,7 +394,10 @@ def test_the_network_equals_the_stock_one():
 
 @pytest.mark.slow
 def test_two_hundred_steps_of_training_follow_the_stock_ones():
-    """Float32: the losses of both runs stay together until rounding has grown, and end at the same level."""
+    """In float32 the losses of both runs stay together until rounding has grown.
+
+    They end at the same level.
+    """
     torch.manual_seed(0)
     # Smooth activations: at a kink of ReLU rounding alone decides which way a unit goes.
     ours = nn.Sequential(

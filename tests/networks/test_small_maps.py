@@ -7,16 +7,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from fairmargin.networks import build_encoder
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalize
+from fairmargin.networks.batch_norm import BatchNorm2d, normalize
+from fairmargin.networks.convolution import Conv2d
 from fairmargin.networks.resnet import MaxPool
-from fairmargin.networks.small_maps import (
-    is_samples_last,
-    max_pool_3_2,
-    samples_last_conv2d,
-    windows_conv2d,
-    winograd_conv2d,
-    winograd_saving,
-)
+from fairmargin.networks.samples_last import is_samples_last, max_pool_3_2, samples_last_conv2d
+from fairmargin.networks.windows import windows_conv2d
+from fairmargin.networks.winograd import winograd_conv2d, winograd_saving
 
 WAYS = {"windows": windows_conv2d, "samples-last": samples_last_conv2d}
 
@@ -265,7 +261,7 @@ def as_stock(net):
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet18-cifar"])
 @pytest.mark.parametrize("training", [True, False])
 def test_the_network_equals_the_stock_one(name, training):
-    """Features, gradients and running statistics in float64, from batches large enough for every way."""
+    """Features, gradients and running statistics in float64, from batches for every way."""
     torch.manual_seed(0)
     options = {"widths": (32, 32, 64, 64), "last_activation": "tanh"}
     ours = build_encoder(name, **options).double().train(training)

@@ -1,4 +1,7 @@
-"""Two gloo processes, each with its part of a batch, equal one process with the whole of it: value and gradient."""
+"""Two gloo processes, each with its part of a batch, equal one process with the whole.
+
+This holds for values and gradients.
+"""
 
 import math
 import os
@@ -47,7 +50,8 @@ GATHERED = {
     "fairkl-authors": lambda z, y, b: losses.fairkl(z, y, b, variant="authors"),
     "fairkl-features": lambda z, y, b: losses.fairkl(z, y, bias_features=features_of_bias(b)),
 }
-REDUCED = {  # FairKL that sends moments (or, where it must, features) instead of being given gathered features
+# FairKL that sends moments (or, where it must, features) instead of being given gathered features.
+REDUCED = {
     **{
         f"reduced-{divergence}-{scope}": {
             "divergence": divergence,
@@ -103,7 +107,8 @@ def worker(rank, port, failures):
     )
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    # 80 rows would take the pairs: make the cells' all-reduce run. Then as on an accelerator, which gathers features.
+    # 80 rows would take the pairs: make the cells' all-reduce run. Then as on an accelerator, which
+    # gathers features.
     cells, accelerator = replace(_limits.LIMITS["cpu"], matrix=0), _limits.LIMITS["cuda"]
     cases = [(name, cells) for name in [*GATHERED, *REDUCED]] + [
         (name, accelerator) for name in REDUCED

@@ -13,8 +13,8 @@ from fairmargin.audit.judgement import FOLDS, drawn, folds, probe_answers
 from fairmargin.audit.section import Progress
 from fairmargin.evaluate.accuracy import LEAST, wilson
 from fairmargin.evaluate.similarity import SETS, ordering, similarities
-from fairmargin.losses._fairkl import VARIANCE_FLOOR, Moments, gaussian_kl
-from fairmargin.losses._moments import COUNT, FIRST, SECOND, set_sums
+from fairmargin.losses.divergences import VARIANCE_FLOOR, Moments, gaussian_kl
+from fairmargin.losses.moments import COUNT, FIRST, SECOND, set_sums
 from fairmargin.methods.dfr import balanced
 
 # Most samples whose pairs are compared.
@@ -70,9 +70,9 @@ def fairkl_by_class(
         bias: [N]; −1 for unknown.
         classes: number of classes.
     """
-    _, y, _, sums, _, _ = set_sums(features, labels, bias, 2, True, None, True, False, None)
-    # sums: [known, 4 sets, 4 sums]
-    return [_divergence(sums[y == k].sum(0)) for k in range(classes)]
+    found = set_sums(features, labels, bias, negatives=True, by_anchor=True)
+    sums = found.sums  # [known, 4 sets, 4 sums]
+    return [_divergence(sums[found.y == k].sum(0)) for k in range(classes)]
 
 
 def _divergence(sums: Tensor) -> dict[str, Any]:

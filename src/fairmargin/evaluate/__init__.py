@@ -1,13 +1,14 @@
-"""What a trained method has learnt: accuracies under named conventions, calibration, probes, and the shape of its features.
+"""What a trained method has learnt: accuracies, calibration, probes, and similarities.
 
-found = evaluate(method, data)       # found.test["own"]["accuracy"]["cell-mean"]["value"]
+    found = evaluate(method, data)
+    found.test["own"]["accuracy"]["cell-mean"]["value"]
 
 Nothing here chooses anything: the test set is only looked at.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,22 +16,20 @@ from torch import Tensor
 
 from fairmargin.batch import DataInfo
 from fairmargin.checks import check_choice
-from fairmargin.data.loader import Loader
-from fairmargin.data.samplers import InOrder
 from fairmargin.data.split import Data, Split, as_evaluated
-from fairmargin.data.views import Views
-from fairmargin.evaluate.accuracy import (
-    MEANINGS,
-    NAMES,
-    accuracies,
-    equalised_odds_gap,
-    group_table,
-    small_groups,
-    values,
-)
-from fairmargin.evaluate.calibration import measure
+from fairmargin.evaluate.accuracy import MEANINGS, NAMES
 from fairmargin.evaluate.linear import Linear, LinearSettings, Progress, fit_linear
-from fairmargin.evaluate.modes import evaluating
+from fairmargin.evaluate.outputs import (
+    Judged,
+    Outputs,
+    answers,
+    available,
+    collect,
+    jsonable,
+    judge,
+    quick,
+    quick_of,
+)
 from fairmargin.evaluate.probe import Probe, fit_probe, knn_logits
 from fairmargin.evaluate.similarity import ordering, similarities
 from fairmargin.methods.base import Method
@@ -40,129 +39,35 @@ CLASSIFIER_MEANINGS = {
     "own": "the method's own: what you would deploy",
     "probe": "logistic regression, to convergence, on unit features of the training images",
     "knn": "vote of the 20 training images with the largest cosine",
-    "linear": "linear evaluation: a layer trained by SGD on raw features of augmented training images",
+    "linear": (
+        "linear evaluation: a layer trained by SGD on raw features of augmented training images"
+    ),
 }
 CLASSIFIERS = tuple(CLASSIFIER_MEANINGS)
-# Linear evaluation is run when asked for: it takes a pass over the training set for each of its epochs.
+# The classifiers that are fitted by default. Linear evaluation is run when asked for: it takes a
+# pass over the training set for each of its epochs.
 USUAL = ("own", "probe", "knn")
-Judged = dict[str, Any]  # ready for JSON; docs/evaluation.md names its entries
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What a method says about a split, in the split's order, on the CPU."""
-
-    features: Tensor  # [N, D] float32
-    logits: Tensor  # [N, K] float32
-    labels: Tensor  # [N]
-    bias: Tensor | None  # [N]; −1: unknown
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All that is measured at the end of a run; everything but `outputs` is ready for JSON."""
+    """All that is measured at the end of a run; everything but `outputs` is ready for JSON.
 
-    test: dict[str, Judged]  # by classifier
-    extra_tests: dict[str, dict[str, Judged]]  # by set, by classifier
+    Args:
+        test: by classifier.
+        extra_tests: by set, by classifier.
+        similarity: see `similarity.similarities`; None where it cannot be had.
+        ordering: see `similarity.ordering`; None where it cannot be had.
+        outputs: of the test set.
+        warnings: about classifiers that could not be fitted.
+    """
+
+    test: dict[str, Judged]
+    extra_tests: dict[str, dict[str, Judged]]
     similarity: dict[str, Any] | None
     ordering: dict[str, Any] | None
-    outputs: Outputs  # of the test set
+    outputs: Outputs
     warnings: list[str] = field(default_factory=list)
-
-
-def collect(
-    method: Method,
-    split: Split,
-    views: Views,
-    *,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
-    workers: int = 0,
-) -> Outputs:
-    """Features and logits of every sample, in evaluation mode; each module's mode is put back afterwards."""
-    if views.number != 1:
-        raise ValueError(
-            f"evaluation looks at each image once and these views make {views.number}; give eval_views"
-        )
-    pairs = []
-    with evaluating(method):
-        for batch in Loader(
-            split, views, InOrder(len(split)), batch_size, device=device, workers=workers
-        ):
-            # Not around the loader: views keep tensors that training uses too.
-            with torch.inference_mode():
-                pairs.append([x.float().cpu() for x in method.inspect(batch.images)])
-    # An empty split has no batch to take widths from.
-    features, logits = (
-        map(torch.cat, zip(*pairs, strict=True))
-        if pairs
-        else (torch.zeros(0, 0), torch.zeros(0, 0))
-    )
-    return Outputs(
-        features, logits, split.labels.cpu(), None if split.bias is None else split.bias.cpu()
-    )
-
-
-def judge(
-    logits: Tensor,
-    labels: Tensor,
-    bias: Tensor | None,
-    info: DataInfo,
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Judged:
-    """Every number about one classifier on one set.
-
-    {"n", "accuracy": {name: {"value", "low", "high"}}, "groups": {"n", "correct", "low", "high"} | None,
-     "equalised_odds_gap", "calibration": {"ece", "nll", "brier", "bins"} | None, "warnings"}
-    """
-    bias = _known(bias, info)
-    predicted = answers(logits)
-    found, warnings = accuracies(
-        predicted, labels, bias, info.counts, resamples=resamples, seed=seed
-    )
-    if silent := int((predicted < 0).sum()):
-        warnings.append(
-            f"{silent} of {len(labels)} samples have logits that are not finite; they count as wrong"
-        )
-    groups, gap = None, None
-    if bias is not None:
-        groups = group_table(predicted, labels, bias, info.num_classes, info.num_biases)
-        gap = equalised_odds_gap(predicted, labels, bias)
-        warnings += small_groups(groups.n, class_names=info.class_names, bias_names=info.bias_names)
-    calibrated = measure(logits, labels) if len(labels) and not silent else None
-    return {
-        "n": len(labels),
-        "accuracy": {name: asdict(interval) for name, interval in found.items()},
-        "groups": groups
-        and {name: jsonable(table.tolist()) for name, table in vars(groups).items()},
-        "equalised_odds_gap": gap,
-        "calibration": calibrated and jsonable(asdict(calibrated)),
-        "warnings": warnings,
-    }
-
-
-def _known(bias: Tensor | None, info: DataInfo) -> Tensor | None:
-    """The bias labels, if there are any."""
-    return bias if bias is not None and info.num_biases and bool((bias >= 0).any()) else None
-
-
-def available(split: Split, info: DataInfo) -> list[str]:
-    """The accuracies that these samples can have: without bias labels, or conflicting samples, some cannot be had."""
-    return (
-        list(values(split.labels, split.labels, _known(split.bias, info), info.counts))
-        if len(split)
-        else []
-    )
-
-
-def answers(logits: Tensor) -> Tensor:
-    """[N] the class of the largest logit; −1 where there is none, because a row holds NaN, +inf or only −inf."""
-    if not len(logits):
-        return torch.zeros(0, dtype=torch.long)
-    top, predicted = logits.max(1)
-    return predicted.masked_fill(~top.isfinite(), -1)
 
 
 def evaluate(
@@ -179,10 +84,13 @@ def evaluate(
     linear: LinearSettings | None = None,
     progress: Progress = lambda what, done, of: None,
 ) -> Evaluation:
-    """Judge the method's own classifier and others, fitted to its features, on the test set and every extra one.
+    """Judge the method's own classifier and others on the test set and every extra one.
 
-    Probe and neighbours see the unit-normalized features of `data.train` as evaluation sees it, linear evaluation the raw
-    features of its augmented views (`evaluate.linear`). Each is fitted once.
+    The others are fitted to the method's features.
+
+    Probe and neighbours see the unit-normalized features of `data.train` as evaluation sees it,
+    linear evaluation the raw features of its augmented views (`evaluate.linear`). Each is fitted
+    once.
 
     Args:
         classifiers: any of "own", "probe", "knn", "linear".
@@ -214,7 +122,8 @@ def evaluate(
             )
         else:
             warnings.append(
-                f"no linear evaluation: its loss is not finite in epoch {len(layer.losses)}. Either the features of the "
+                f"no linear evaluation: its loss is not finite in epoch {len(layer.losses)}. "
+                "Either the features of the "
                 "training set are not, or evaluate.linear_lr is far too large"
             )
 
@@ -226,46 +135,33 @@ def evaluate(
     on_test = judged(outputs)
     if "linear" in on_test:
         on_test["linear"]["best-on-test"] = best
+    ordered = None
     pairs = _has_pairs(outputs)
+    if pairs is not None:
+        ordered = ordering(outputs.features, outputs.labels, pairs, seed=seed)
     return Evaluation(
         test=on_test,
         extra_tests={name: judged(outputs_of(split)) for name, split in data.extra_tests.items()},
         similarity=similarity_of(outputs, seed=seed),
-        ordering=ordering(outputs.features, outputs.labels, pairs, seed=seed)
-        if pairs is not None
-        else None,
+        ordering=ordered,
         outputs=outputs,
         warnings=warnings,
     )
 
 
-def quick(
-    method: Method,
-    split: Split,
-    views: Views,
-    info: DataInfo,
-    *,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
-    workers: int = 0,
-) -> dict[str, float]:
-    """The named accuracies of the method's own classifier, without intervals: one pass, for every epoch."""
-    return quick_of(
-        collect(method, split, views, batch_size=batch_size, device=device, workers=workers), info
-    )
-
-
-def quick_of(outputs: Outputs, info: DataInfo) -> dict[str, float]:
-    """The same from outputs that are there already."""
-    return values(answers(outputs.logits), outputs.labels, _known(outputs.bias, info), info.counts)
-
-
 def similarity_of(outputs: Outputs, *, seed: int = 0) -> dict[str, Any] | None:
-    """`similarity.similarities` of a split; None without bias labels or with features that are not finite."""
+    """Return `similarity.similarities` of a split.
+
+    It is None without bias labels, or with features that are not finite.
+
+    Args:
+        outputs: of a method on the split.
+        seed: of the samples drawn.
+    """
     pairs = _has_pairs(outputs)
-    return (
-        None if pairs is None else similarities(outputs.features, outputs.labels, pairs, seed=seed)
-    )
+    if pairs is None:
+        return None
+    return similarities(outputs.features, outputs.labels, pairs, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -309,7 +205,10 @@ def _fitted(
 def _linear(
     method: Method, data: Data, test: Outputs, settings: LinearSettings | None, **how: Any
 ) -> tuple[Linear, dict[str, Any] | None]:
-    """The layer after its last epoch, which is the result; and its best epoch on the test set, which others report."""
+    """The layer after its last epoch, and its best epoch on the test set.
+
+    The former is the result; the latter is what others report.
+    """
     course: list[float] = []  # plain accuracy on the test set, epoch by epoch
 
     def look(layer: Linear) -> None:
@@ -339,18 +238,24 @@ def _doubts(probe: Probe) -> tuple[str, ...]:
         said.append(f"the probe had not converged after {probe.iterations} iterations")
     if probe.missing:
         said.append(
-            f"no training samples of class {', '.join(map(str, probe.missing))}: the probe never answers it"
+            f"no training samples of class {', '.join(map(str, probe.missing))}: "
+            "the probe never answers it"
         )
     return tuple(said)
 
 
 def _linear_doubts(layer: Linear) -> tuple[str, ...]:
-    """A layer that was trained too little is about as bad as equal probabilities; one whose steps are too large is worse."""
+    """A warning if the loss is far above that of equal probabilities.
+
+    A layer that was trained too little is about as bad as those; one whose steps are too large is
+    worse.
+    """
     loss, equal = layer.losses[-1], math.log(len(layer.bias))
     if loss <= 2 * equal:
         return ()
     return (
-        f"linear evaluation ended with a training loss of {loss:.3g}, more than twice the {equal:.3g} of equal "
+        f"linear evaluation ended with a training loss of {loss:.3g}, more than twice the "
+        f"{equal:.3g} of equal "
         "probabilities: evaluate.linear_lr is too large for these features",
     )
 
@@ -363,15 +268,6 @@ def _has_pairs(outputs: Outputs) -> Tensor | None:
     return bias
 
 
-def jsonable(value: Any) -> Any:
-    """Floats that JSON has no word for become None, inside lists and dicts too."""
-    if isinstance(value, dict):
-        return {key: jsonable(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [jsonable(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 __all__ = [
     "CLASSIFIERS",
     "CLASSIFIER_MEANINGS",
@@ -382,10 +278,12 @@ __all__ = [
     "Judged",
     "LinearSettings",
     "Outputs",
+    "answers",
     "available",
     "collect",
     "evaluate",
     "fit_linear",
+    "jsonable",
     "judge",
     "quick",
     "quick_of",

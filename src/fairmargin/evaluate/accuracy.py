@@ -1,6 +1,7 @@
-"""How often a classifier is right: six conventions that papers call "accuracy", group by group, and equalised odds.
+"""How often a classifier is right: six conventions that papers call "accuracy", and group by group.
 
-A cell, or group, is a pair (label y, bias b). Samples of unknown bias (−1) belong to none and count in "plain" only.
+A cell, or group, is a pair (label y, bias b). Samples of unknown bias (−1) belong to none and count
+in "plain" only.
 """
 
 from collections.abc import Sequence
@@ -15,13 +16,25 @@ NAMES = ("plain", "cell-mean", "aligned", "conflicting", "worst-group", "train-w
 MEANINGS = {
     "plain": "The share of all test samples that are right, each counted once.",
     "cell-mean": "The mean of the accuracies of the (label, bias) groups, each counted once.",
-    "aligned": "The share that is right of the samples in groups that the training set over-represents.",
-    "conflicting": "The share that is right of the samples in the other groups, where the shortcut misleads.",
-    "worst-group": "The accuracy of the (label, bias) group with the lowest one, among those with enough test samples.",
-    "train-weighted": "The mean of the groups' accuracies, each weighted by the group's number of training samples.",
+    "aligned": (
+        "The share that is right of the samples in groups that the training set over-represents."
+    ),
+    "conflicting": (
+        "The share that is right of the samples in the other groups, where the shortcut misleads."
+    ),
+    "worst-group": (
+        "The accuracy of the (label, bias) group with the lowest one, "
+        "among those with enough test samples."
+    ),
+    "train-weighted": (
+        "The mean of the groups' accuracies, "
+        "each weighted by the group's number of training samples."
+    ),
 }
-LEAST = 10  # test samples without which a group's accuracy is hardly a number
-DRAWS = 1 << 22  # of the bootstrap, held at a time
+# Test samples that a group needs for its accuracy to mean much.
+LEAST = 10
+# Draws of the bootstrap held at a time.
+DRAWS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -35,18 +48,26 @@ class Interval:
 
 @dataclass(frozen=True)
 class Groups:
-    """Test samples, right answers and Wilson interval of every group; each [classes, biases]."""
+    """Test samples, right answers and Wilson interval of every group; each [classes, biases].
+
+    The interval is NaN where a group has no samples.
+    """
 
     n: Tensor
     correct: Tensor
-    low: Tensor  # NaN where n = 0
+    low: Tensor
     high: Tensor
 
 
 def aligned_cells(counts: Tensor) -> Tensor:
-    """Groups the training set over-represents, bool [classes, biases]: b is more frequent in class y than overall.
+    """Return which groups the training set over-represents, bool [classes, biases].
+
+    In them b is more frequent in class y than overall:
 
     counts[y, b] / Σ_b counts[y, b]  >  Σ_y counts[y, b] / Σ counts
+
+    Args:
+        counts: [classes, biases] of the training set.
     """
     counts = counts.double()  # exact up to 2⁵³, and so are the products below
     return counts * counts.sum() > counts.sum(1, keepdim=True) * counts.sum(0, keepdim=True)
@@ -63,16 +84,17 @@ def accuracies(
     seed: int = 0,
     least: int = LEAST,
 ) -> tuple[dict[str, Interval], list[str]]:
-    """The accuracies of `NAMES` with percentile-bootstrap intervals, and warnings in sentences.
+    """Return the accuracies of `NAMES` with percentile-bootstrap intervals, and warnings.
 
     Args:
         predicted: [N] classes; −1 for no answer, which is never right.
         labels: [N] classes.
         bias: [N] values, −1 for unknown; None leaves "plain" only.
         counts: [classes, biases] of the training set.
-        resamples: of the bootstrap, stratified by group. Where it has no spread, because every group is all right or
-            all wrong, the interval is Wilson's. Inside a group, drawing answers with replacement is a draw from
-            a binomial distribution, so a thousand resamples cost a few milliseconds whatever N is.
+        resamples: of the bootstrap, stratified by group. Where it has no spread, because every
+            group is all right or all wrong, the interval is Wilson's. Inside a group, drawing
+            answers with replacement is a draw from a binomial distribution, so a thousand resamples
+            cost a few milliseconds whatever N is.
         confidence: of the intervals.
         least: test samples that a group needs to be eligible for "worst-group".
 
@@ -80,7 +102,8 @@ def accuracies(
     """
     if resamples < 1:
         raise ValueError(
-            f"resamples must be at least 1; got {resamples}. values() gives accuracies without intervals"
+            f"resamples must be at least 1; got {resamples}. values() gives accuracies without "
+            "intervals"
         )
     _check_confidence(confidence)
     table = _Table.of(predicted, labels, bias, counts, least)
@@ -89,40 +112,54 @@ def accuracies(
     tails = [(1 - confidence) / 2, (1 + confidence) / 2]
     found = {}
     for name, value in point.items():
+        estimate = float(value)
         low, high = np.quantile(drawn[name], tails)
-        if (
-            np.ptp(drawn[name]) == 0
-        ):  # every group all right or all wrong: resampling shows no doubt, there is some
+        # Every group all right or all wrong: resampling shows no doubt, but there is some.
+        if np.ptp(drawn[name]) == 0:
             size = torch.tensor(table.effective_size(name))
-            low, high = wilson(float(value) * size, size, confidence)
-        found[name] = Interval(
-            float(value), min(float(low), float(value)), max(float(high), float(value))
-        )
+            low, high = wilson(estimate * size, size, confidence)
+        found[name] = Interval(estimate, min(float(low), estimate), max(float(high), estimate))
     return found, table.warnings(least)
 
 
 def values(
     predicted: Tensor, labels: Tensor, bias: Tensor | None, counts: Tensor, *, least: int = LEAST
 ) -> dict[str, float]:
-    """`accuracies` without intervals."""
+    """Return what `accuracies` does, without intervals.
+
+    Args:
+        predicted: [N] classes; −1 for no answer, which is never right.
+        labels: [N] classes.
+        bias: [N] values, −1 for unknown; None leaves "plain" only.
+        counts: [classes, biases] of the training set.
+        least: test samples that a group needs to be eligible for "worst-group".
+    """
     table = _Table.of(predicted, labels, bias, counts, least)
-    return {
-        name: float(value) for name, value in table.conventions(table.correct / table.n).items()
-    }
+    found = table.conventions(table.correct / table.n)
+    return {name: float(value) for name, value in found.items()}
 
 
 @dataclass(frozen=True)
 class _Table:
-    """The cells that have test samples (those of unknown bias are a cell of each class), and what each convention wants."""
+    """The cells that have test samples, and what each convention wants of them.
 
-    n: np.ndarray  # [cells]
+    Samples of unknown bias are a cell of each class.
+
+    Args:
+        n: [cells] samples.
+        correct: [cells] right answers.
+        weights: [cells], not normalized, of every convention that is a weighted mean.
+        eligible: [cells] bool: where the worst group is looked for.
+        enough: eligible ones have `least` samples.
+        left_out: share of the training samples whose group has no test samples.
+    """
+
+    n: np.ndarray
     correct: np.ndarray
-    weights: dict[
-        str, np.ndarray
-    ]  # [cells], not normalized, of every convention that is a weighted mean
-    eligible: np.ndarray  # [cells] bool: where the worst group is looked for
-    enough: bool  # eligible ones have `least` samples
-    left_out: float  # share of the training samples whose group has no test samples
+    weights: dict[str, np.ndarray]
+    eligible: np.ndarray
+    enough: bool
+    left_out: float
 
     @staticmethod
     def of(
@@ -130,13 +167,12 @@ class _Table:
     ) -> "_Table":
         n, correct = _tally(predicted, labels, bias, *counts.shape)  # [classes, biases + 1]
         there = n > 0
-        known, aligned, trained = (
-            np.zeros(n.shape, bool),
-            np.zeros(n.shape, bool),
-            np.zeros(n.shape),
-        )
+        known = np.zeros(n.shape, bool)
         known[:, :-1] = True
-        aligned[:, :-1], trained[:, :-1] = aligned_cells(counts).cpu().numpy(), counts.cpu().numpy()
+        aligned = np.zeros(n.shape, bool)
+        aligned[:, :-1] = aligned_cells(counts).cpu().numpy()
+        trained = np.zeros(n.shape)
+        trained[:, :-1] = counts.cpu().numpy()
         weights = {
             "plain": n,
             "cell-mean": known,
@@ -144,16 +180,14 @@ class _Table:
             "conflicting": n * (known & ~aligned),
             "train-weighted": trained,
         }
+        weights = {name: weight[there].astype(np.float64) for name, weight in weights.items()}
         large = known & (n >= max(least, 1))
+        eligible = large if large.any() else known
         return _Table(
             n=n[there],
             correct=correct[there],
-            weights={
-                name: w
-                for name, weight in weights.items()
-                if (w := weight[there].astype(np.float64)).any()
-            },
-            eligible=(large if large.any() else known)[there],
+            weights={name: weight for name, weight in weights.items() if weight.any()},
+            eligible=eligible[there],
             enough=bool(large.any()),
             left_out=float(trained[~there].sum() / max(trained.sum(), 1)),
         )
@@ -169,7 +203,10 @@ class _Table:
         return {name: found[name] for name in NAMES if name in found}
 
     def effective_size(self, name: str) -> float:
-        """Samples whose plain share of right answers would vary as much: 1 / Σ w²/n with weights that add up to 1."""
+        """Number of samples whose plain share of right answers would vary as much.
+
+        1 / Σ w²/n, with weights that add up to 1.
+        """
         if name == "worst-group":
             share = np.where(self.eligible, self.correct / self.n, np.inf)
             return float(self.n[share == share.min()].min())
@@ -180,11 +217,13 @@ class _Table:
         said = []
         if self.eligible.any() and not self.enough:
             said.append(
-                f"no group has {least} test samples; the worst-group accuracy is the lowest of all groups"
+                f"no group has {least} test samples; the worst-group accuracy is the lowest of "
+                "all groups"
             )
         if "train-weighted" in self.weights and self.left_out > 0:
             said.append(
-                f"the train-weighted accuracy leaves out {self.left_out:.1%} of the training samples, "
+                f"the train-weighted accuracy leaves out {self.left_out:.1%} of the training "
+                "samples, "
                 "whose groups have no test samples"
             )
         return said
@@ -193,28 +232,32 @@ class _Table:
 def _tally(
     predicted: Tensor, labels: Tensor, bias: Tensor | None, classes: int, biases: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(samples, right answers) of each cell [classes, biases + 1]; the last column is unknown bias."""
+    """(samples, right answers) of each cell [classes, biases + 1].
+
+    The last column is unknown bias.
+    """
     _check_range(labels, "labels", 0, classes)
     if len(predicted) != len(labels):
         raise ValueError(
-            f"there are {len(predicted)} predictions for {len(labels)} labels; give one for each sample"
+            f"there are {len(predicted)} predictions for {len(labels)} labels; "
+            "give one for each sample"
         )
     if bias is None:
         bias = torch.full_like(labels, -1)
     _check_range(bias, "bias", -1, biases)
     if len(bias) != len(labels):
         raise ValueError(
-            f"there are {len(bias)} bias values for {len(labels)} labels; use −1 where it is unknown"
+            f"there are {len(bias)} bias values for {len(labels)} labels; "
+            "use −1 where it is unknown"
         )
     cell = labels.long() * (biases + 1) + torch.where(bias < 0, biases, bias).long()
-    n, correct = (
-        torch.bincount(cells, minlength=classes * (biases + 1))
-        .view(classes, biases + 1)
-        .cpu()
-        .numpy()
-        for cells in (cell, cell[predicted == labels])
-    )
-    return n, correct
+
+    def count(cells: Tensor) -> np.ndarray:
+        number = torch.bincount(cells, minlength=classes * (biases + 1))
+        counted: np.ndarray = number.view(classes, biases + 1).cpu().numpy()
+        return counted
+
+    return count(cell), count(cell[predicted == labels])
 
 
 def _bootstrap(table: _Table, resamples: int, seed: int) -> dict[str, np.ndarray]:
@@ -238,26 +281,39 @@ def group_table(
     *,
     confidence: float = 0.95,
 ) -> Groups:
-    """Every group's test samples, right answers, and Wilson interval of its accuracy."""
-    n, correct = (
-        torch.from_numpy(cells[:, :-1].copy())
-        for cells in _tally(predicted, labels, bias, classes, biases)
-    )
+    """Return every group's test samples, right answers, and Wilson interval of its accuracy.
+
+    Args:
+        predicted: [N] classes; −1 for no answer.
+        labels: [N] classes.
+        bias: [N] values; −1 for unknown, which leaves a sample out.
+        classes: number of classes.
+        biases: number of bias values.
+    """
+    tallied = _tally(predicted, labels, bias, classes, biases)
+    n, correct = (torch.from_numpy(cells[:, :-1].copy()) for cells in tallied)
     low, high = wilson(correct, n, confidence)
     return Groups(n, correct, low, high)
 
 
 def wilson(correct: Tensor, n: Tensor, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
-    """(low, high) of Wilson's score interval of a share (1927); NaN where n = 0.
+    """Return (low, high) of Wilson's score interval of a share (1927); NaN where n = 0.
 
     (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n),   z the normal quantile
+
+    Args:
+        correct: right answers.
+        n: answers, of the same shape.
+        confidence: of the interval, between 0 and 1.
     """
     _check_confidence(confidence)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     n = n.double()
     p = correct / n
-    centre, half = p + z**2 / (2 * n), z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()
-    low, high = ((centre + sign * half) / (1 + z**2 / n) for sign in (-1, 1))
+    centre = p + z**2 / (2 * n)
+    half = z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()
+    scale = 1 + z**2 / n
+    low, high = (centre - half) / scale, (centre + half) / scale
     return low.clamp(0, 1), high.clamp(0, 1)
 
 
@@ -268,7 +324,14 @@ def small_groups(
     class_names: Sequence[str] | None = None,
     bias_names: Sequence[str] | None = None,
 ) -> list[str]:
-    """Sentences about groups with few test samples or none; n [classes, biases]."""
+    """Return sentences about groups with few test samples or none.
+
+    Args:
+        n: [classes, biases] test samples of each group.
+        least: fewer are few.
+        class_names: for the sentences; numbers without.
+        bias_names: likewise.
+    """
     said = []
     small, empty = (n > 0) & (n < least), int((n == 0).sum())
     if small.any():
@@ -281,21 +344,26 @@ def small_groups(
             f"the smallest, (label={label}, bias={cue}), has {int(n[y, b])}"
         )
     if empty:
-        said.append(
-            f"{empty} of {n.numel()} groups {'has' if empty == 1 else 'have'} no test samples"
-        )
+        has = "has" if empty == 1 else "have"
+        said.append(f"{empty} of {n.numel()} groups {has} no test samples")
     return said
 
 
 def equalised_odds_gap(
     predicted: Tensor, labels: Tensor, bias: Tensor, *, least: int = LEAST
 ) -> float | None:
-    """How much the answers depend on the bias at a fixed true class.
+    """Return how much the answers depend on the bias at a fixed true class.
 
     max over y and c of  max_b P(ŷ=c | y, b) − min_b P(ŷ=c | y, b)
 
-    over groups of at least `least` samples. With two classes it is the larger of the differences of true- and of
-    false-positive rates. None when no class has two such groups.
+    over groups of at least `least` samples. With two classes it is the larger of the differences of
+    true- and of false-positive rates. None when no class has two such groups.
+
+    Args:
+        predicted: [N] classes; −1 for no answer, which is an outcome too.
+        labels: [N] classes.
+        bias: [N] values; −1 for unknown, which leaves a sample out.
+        least: samples that a group needs to count.
     """
     gaps = []
     outcomes = int(predicted.max()) + 2 if len(predicted) else 0  # no answer (−1) is an outcome too

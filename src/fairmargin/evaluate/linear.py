@@ -1,10 +1,11 @@
-"""Linear evaluation as the contrastive literature does it: one linear layer, trained by SGD on augmented views.
+"""Linear evaluation as the contrastive literature does it: a layer trained by SGD on views.
 
     found = fit_linear(method, data.train, data.train_views, data.info)
-    found.logits(features)              # [N, classes] of features h as `evaluate.collect` finds them
+    found.logits(features)    # [N, classes] of features h as `evaluate.collect` finds them
 
-Protocol and defaults are those of HobbitLong/SupContrast, main_linear.py with the README's command: the encoder stays
-frozen in evaluation mode; the layer reads its raw features h, before a projection head and not normalized.
+Protocol and defaults are those of HobbitLong/SupContrast, main_linear.py with the README's command:
+the encoder stays frozen in evaluation mode; the layer reads its raw features h, before a projection
+head and not normalized.
 
 Note: that script reports its best epoch on the test set. Here the last epoch is the result.
 """
@@ -30,15 +31,22 @@ from fairmargin.optim import schedule
 NAME = "linear evaluation"
 # Added to the seed of a run, which is smaller: order and crops are not those of the training.
 OWN_NUMBERS = 1 << 33
-Progress = Callable[[str, int, int], None]  # what is going on, batches done, batches in all
+# (what is going on, batches done, batches in all).
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class LinearSettings:
-    """How the layer learns; by default as SupContrast has it for SupCon encoders. For SimCLR its README says lr = 1.
+    """How the layer learns; by default as SupContrast has it for SupCon encoders.
 
     Args:
-        milestones: epochs after which the rate is multiplied by `factor`; below 1 they are shares of `epochs`.
+        lr: learning rate at the start; for SimCLR the README of SupContrast says 1.
+        epochs: passes over the training samples.
+        batch_size: samples of a step.
+        momentum: of SGD.
+        weight_decay: of SGD.
+        milestones: epochs after which the rate is multiplied by `factor`; below 1 they are shares
+            of `epochs`.
         seed: of the first weights, the order of the samples and their views.
     """
 
@@ -52,39 +60,42 @@ class LinearSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("epochs", 1),
-            ("batch_size", 1),
-            ("momentum", 0),
-            ("weight_decay", 0),
-            ("seed", 0),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"{NAME} needs {name} of at least {least}; got {getattr(self, name)}"
-                )
+        at_least = {"epochs": 1, "batch_size": 1, "momentum": 0, "weight_decay": 0, "seed": 0}
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"{NAME} needs {name} of at least {least}; got {value}")
         for name in ("lr", "factor"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{NAME} needs {name} above 0; got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value <= 0:
+                raise ValueError(f"{NAME} needs {name} above 0; got {value}")
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Logits h·Wᵀ + b, and how they were learnt."""
+    """Logits h·Wᵀ + b, and how they were learnt.
 
-    weight: Tensor  # [classes, D] float32, on the CPU
-    bias: Tensor  # [classes]
-    losses: tuple[float, ...]  # mean cross-entropy of the training views, epoch by epoch
+    Args:
+        weight: W [classes, D] float32, on the CPU.
+        bias: b [classes].
+        losses: mean cross-entropy of the training views, epoch by epoch.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    losses: tuple[float, ...]
 
     @property
     def finite(self) -> bool:
+        """Whether the training did not diverge."""
         return math.isfinite(self.losses[-1])
 
     def logits(self, features: Tensor) -> Tensor:
-        """[N, classes] float32."""
+        """Return logits [N, classes] float32 of features [N, D]."""
         if features.ndim != 2 or features.shape[1] != self.weight.shape[1]:
             raise ValueError(
-                f"this layer was trained on {self.weight.shape[1]} features per sample; got {list(features.shape)}. "
+                f"this layer was trained on {self.weight.shape[1]} features per sample; "
+                f"got {list(features.shape)}. "
                 "Give it features of the same network"
             )
         return F.linear(features.cpu().float(), self.weight, self.bias)
@@ -106,12 +117,13 @@ def fit_linear(
 
     minimise over W, b   mean_i −log softmax(W h_i + b)_{y_i},   h_i = encoder(a view of image i)
 
-    by SGD with momentum from W, b ~ U(−1/√D, 1/√D). Every epoch shows each image once, as one view with the crops and
-    flips of `views` and without their changes of colour. So the encoder goes over the split once for each epoch, or once
-    in all if the views change nothing at random.
+    by SGD with momentum from W, b ~ U(−1/√D, 1/√D). Every epoch shows each image once, as one view
+    with the crops and flips of `views` and without their changes of colour. So the encoder goes
+    over the split once for each epoch, or once in all if the views change nothing at random.
 
-    Weights, batch-norm statistics, gradients and modes of the method stay what they are. The same seed gives the same
-    layer with any number of workers. A loss that is not finite ends the training early; see `Linear.finite`.
+    Weights, batch-norm statistics, gradients and modes of the method stay what they are. The same
+    seed gives the same layer with any number of workers. A loss that is not finite ends the
+    training early; see `Linear.finite`.
 
     Args:
         method: on `device` already.
@@ -166,13 +178,20 @@ def fit_linear(
 
 
 def first_layer(width: int, classes: int, seed: int) -> nn.Linear:
-    """Weight and bias from U(−1/√width, 1/√width), PyTorch's default, by this seed alone."""
+    """Return a layer with weight and bias from U(−1/√width, 1/√width), PyTorch's default.
+
+    They depend on the seed alone.
+
+    Args:
+        width: D, number of features.
+        classes: K, number of logits.
+        seed: of the linear evaluation.
+    """
     generator = seeded(WEIGHTS, OWN_NUMBERS + seed)
     layer = nn.utils.skip_init(nn.Linear, width, classes)
+    bound = 1 / math.sqrt(width)
     for parameter in layer.parameters():
-        nn.init.uniform_(
-            parameter, -1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator
-        )
+        nn.init.uniform_(parameter, -bound, bound, generator=generator)
     return layer
 
 
@@ -189,7 +208,9 @@ class _Features:
 
     def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(h [n, D], labels [n]) of every batch of an epoch."""
-        return self._seen(epoch) if self.known is None else self._remembered(epoch, self.known)
+        if self.known is None:
+            return self._seen(epoch)
+        return self._remembered(epoch, self.known)
 
     def _seen(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         seen: list[tuple[Tensor, Tensor]] = []
@@ -200,7 +221,8 @@ class _Features:
                 seen.append((batch.index, h))
             yield h, batch.labels
         if seen:
-            index, h = map(torch.cat, zip(*seen, strict=True))
+            index = torch.cat([part[0] for part in seen])
+            h = torch.cat([part[1] for part in seen])
             self.known = h.index_select(0, index.argsort())
 
     def _remembered(self, epoch: int, known: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -224,6 +246,7 @@ def _check_labels(labels: Tensor, n: int, classes: int) -> None:
     check_ids(labels, n, "labels")
     if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise ValueError(
-            f"labels must be from 0 to {classes - 1}; got {int(labels.min())} to {int(labels.max())}. "
+            f"labels must be from 0 to {classes - 1}; got {int(labels.min())} to "
+            f"{int(labels.max())}. "
             "Does `info` belong to these samples?"
         )

@@ -1,4 +1,4 @@
-"""Evaluation mode for a while."""
+"""Evaluation mode for the length of a `with` block."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; parts that were frozen in it before stay so afterwards."""
+    """Put a module into evaluation mode; afterwards each part is in the mode it was in before."""
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""What can be read off frozen features: a linear classifier fitted to its optimum, and the nearest neighbours."""
+"""Classifiers on frozen features: a linear one fitted to its optimum, and nearest neighbours."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,27 +12,40 @@ from torch.nn import functional as F
 from fairmargin.losses.inputs import check_ids, check_matrix
 from fairmargin.vectors import unit
 
+# Penalty on the weights.
 L2 = 1e-4
-TOLERANCE = 1e-7  # on every entry of the gradient of a loss that starts at log(classes)
-CONSTANT = 1e-6  # deviation/|mean| below which a float32 feature varies by rounding only
-HELD = 1 << 24  # numbers held at a time
+# Largest entry of the gradient at the optimum, of a loss that starts at log(classes).
+TOLERANCE = 1e-7
+# Deviation/|mean| below which a float32 feature varies by rounding only.
+CONSTANT = 1e-6
+# Numbers held at a time.
+HELD = 1 << 24
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Logits x·Wᵀ + c; −inf for classes that were not in the training labels."""
+    """Logits x·Wᵀ + c; −inf for classes that were not in the training labels.
 
-    weight: Tensor  # [classes, D] float64
-    intercept: Tensor  # [classes]
+    Args:
+        weight: W [classes, D] float64.
+        intercept: c [classes].
+        converged: the gradient is below the tolerance.
+        iterations: of the optimizer.
+        missing: classes without training samples.
+    """
+
+    weight: Tensor
+    intercept: Tensor
     converged: bool
     iterations: int
-    missing: tuple[int, ...]  # classes without training samples
+    missing: tuple[int, ...]
 
     def logits(self, features: Tensor) -> Tensor:
-        """[N, classes] float64."""
+        """Return logits [N, classes] float64 of features [N, D]."""
         if features.ndim != 2 or features.shape[1] != self.weight.shape[1]:
             raise ValueError(
-                f"this probe was fitted on {self.weight.shape[1]} features per sample; got {list(features.shape)}. "
+                f"this probe was fitted on {self.weight.shape[1]} features per sample; "
+                f"got {list(features.shape)}. "
                 "Give it features of the same network"
             )
         parts = [rows.double() @ self.weight.T for rows in _chunks(features, features.shape[1])]
@@ -48,7 +61,7 @@ def fit_probe(
     standardise: bool = True,
     max_iterations: int = 2000,
 ) -> Probe:
-    """Multinomial logistic regression, to convergence and without randomness.
+    """Fit a multinomial logistic regression, to convergence and without randomness.
 
     minimise over W, c   mean_i −log softmax(W x_i + c)_{y_i} + l2/2 ‖W‖²
 
@@ -56,21 +69,24 @@ def fit_probe(
         features: [N, D].
         labels: [N] from 0 to classes − 1; classes without a sample get the logit −inf.
         l2: penalty on the weights (not on c); scikit-learn's C is 1/(N·l2).
-        standardise: give every feature mean 0 and deviation 1 on these samples first, which makes the result independent
-            of the features' scales; those that are constant are left out.
+        standardise: give every feature mean 0 and deviation 1 on these samples first, which makes
+            the result independent of the features' scales; those that are constant are left out.
     """
     check_matrix(features, "features")
     check_ids(labels, len(features), "labels")
     if not len(features):
         raise ValueError(
-            "a probe needs training samples and there are none; give it the features of the training split"
+            "a probe needs training samples and there are none; give it the features of the "
+            "training split"
         )
     _check_classes(labels, classes)
     if l2 <= 0:
         raise ValueError(f"l2 must be above 0, or separable classes have no optimum; got {l2}")
     present, y = labels.cpu().unique(return_inverse=True)
     x = features.cpu().double()
-    mean, scale = _moments(x) if standardise else (x.new_zeros(x.shape[1]), x.new_ones(x.shape[1]))
+    mean, scale = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
+    if standardise:
+        mean, scale = _mean_and_scale(x)
     fitted, converged, iterations = _minimise(
         (x - mean) * scale, y, len(present), l2, max_iterations
     )
@@ -81,7 +97,7 @@ def fit_probe(
     return Probe(weight, intercept, converged, iterations, tuple(missing))
 
 
-def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+def _mean_and_scale(x: Tensor) -> tuple[Tensor, Tensor]:
     """(mean, 1/deviation) of each column; 0 instead of 1/deviation where it is constant."""
     mean, deviation = x.mean(0), x.std(0, correction=0)
     varies = deviation > CONSTANT * mean.abs()
@@ -108,7 +124,8 @@ def _minimise(
     start = np.zeros(classes * (d + 1))
     # Features of trained networks are nearly collinear; a long memory saves many iterations.
     memory = min(100, max(10, HELD // len(start)))
-    # Only the gradient ends it: a small step in the loss alone may lie far from the optimum when l2 is small.
+    # Only the gradient ends it: a small step in the loss alone may lie far from the optimum when l2
+    # is small.
     options = {
         "gtol": TOLERANCE,
         "ftol": 0,
@@ -130,19 +147,28 @@ def knn_logits(
     k: int = 20,
     chunk: int | None = None,
 ) -> Tensor:
-    """[N, classes]: logs of the vote shares of the k training samples with the largest cosine.
+    """Return logs of the vote shares of the k nearest training samples: [N, classes].
 
-    log (votes_c + 1/classes) / (k + 1), so that their softmax is that share and no class gets the probability 0.
+        log (votes_c + 1/classes) / (k + 1)
 
-    `k` is at most the number of training samples; `chunk` samples are compared with the training set at a time, by
-    default as many as 64 MB of cosines allow.
+    so that their softmax is that share and no class gets the probability 0. The nearest samples are
+    those with the largest cosine.
+
+    Args:
+        train_features: [M, D].
+        train_labels: [M] from 0 to classes − 1.
+        features: [N, D].
+        k: neighbours that vote, at most M.
+        chunk: samples compared with the training set at a time; None takes as many as 64 MB of
+            cosines allow.
     """
     check_matrix(train_features, "train_features")
     check_matrix(features, "features")
     check_ids(train_labels, len(train_features), "train_labels")
     if k < 1 or not len(train_features):
         raise ValueError(
-            f"nearest neighbours need k ≥ 1 and training samples; got k={k} and {len(train_features)}"
+            "nearest neighbours need k ≥ 1 and training samples; "
+            f"got k={k} and {len(train_features)}"
         )
     _check_classes(train_labels, classes)
     k = min(k, len(train_features))
@@ -155,13 +181,17 @@ def knn_logits(
 
 
 def _chunks(x: Tensor, width: int, size: int | None = None) -> Iterator[Tensor]:
-    """Rows of `x`, as many at a time as keep rows · width bounded; at least one part, perhaps empty."""
+    """Rows of `x`, as many at a time as keep rows · width bounded.
+
+    There is at least one part, which may be empty.
+    """
     yield from x.split(size or max(1, HELD // max(width, 1)))
 
 
 def _check_classes(labels: Tensor, classes: int) -> None:
     if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise ValueError(
-            f"labels must be from 0 to {classes - 1}; got {int(labels.min())} to {int(labels.max())}. "
+            f"labels must be from 0 to {classes - 1}; got {int(labels.min())} to "
+            f"{int(labels.max())}. "
             "Is `classes` the number of classes of the whole dataset?"
         )

@@ -1,7 +1,9 @@
-"""How close samples are that share the label, the bias, both or neither: what the embedding is organised by.
+"""How close samples are that share the label, the bias, both or neither.
 
-The sets are those of `losses.fairkl`, over ordered pairs i ≠ j with cosine s_ij and distance d_ij = 2 − 2 s_ij:
-  A⁺ same label, same bias    C⁺ same label, other bias    A⁻ other label, same bias    C⁻ other label, other bias
+This shows what an embedding is organised by. The sets are those of `losses.fairkl`, over ordered
+pairs i ≠ j with cosine s_ij and distance d_ij = 2 − 2 s_ij:
+  A⁺ same label, same bias      C⁺ same label, other bias
+  A⁻ other label, same bias     C⁻ other label, other bias
 """
 
 from collections.abc import Iterator
@@ -10,15 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairmargin.losses._fairkl import Moments, gaussian_kl
+from fairmargin.losses.divergences import Moments, gaussian_kl
 from fairmargin.losses.inputs import check_ids, check_matrix
 from fairmargin.vectors import unit
 
 SETS = ("positive-aligned", "positive-conflicting", "negative-aligned", "negative-conflicting")
 ITSELF = len(SETS)
-PAIRS = 1 << 20  # held at a time
-ROUNDING = 1e-14  # a variance of cosines that float32 features cannot resolve
-DECIMALS = 10  # so that equal features tie, whatever order their products were added up in
+# Pairs held at a time.
+PAIRS = 1 << 20
+# A variance of cosines that float32 features cannot resolve.
+ROUNDING = 1e-14
+# Cosines are rounded, so that equal features tie whatever order their products were added up in.
+DECIMALS = 10
 
 
 def similarities(
@@ -30,11 +35,21 @@ def similarities(
     bins: int = 64,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Histogram, mean and deviation of the cosines in each set, and KL(N_A ‖ N_C) of distances, without any floor.
+    """Return histogram, mean and deviation of the cosines in each set, and the KL of A and C.
 
-    Samples of unknown bias are left out; of the others `most` are drawn. The result is ready for JSON: {"edges", "sets":
-    {name: {"pairs", "mean", "std", "counts"}}, "kl": {"positive", "negative"}, "samples"}, with None where a set is
-    empty or, for the KL, has fewer than two pairs or no spread.
+    The KL is that of normal distributions of distances, KL(N_A ‖ N_C), without any floor. Samples
+    of unknown bias are left out. The result is ready for JSON:
+    {"edges", "sets": {name: {"pairs", "mean", "std", "counts"}}, "kl": {"positive", "negative"},
+    "samples"}, with None where a set is empty or, for the KL, has fewer than two pairs or no
+    spread.
+
+    Args:
+        features: [N, D].
+        labels: [N].
+        bias: [N], −1 for unknown.
+        most: samples that are drawn, at most.
+        bins: of the histograms.
+        seed: of the draw.
     """
     z, y, b = _drawn(features, labels, bias, most, seed)
     counts = torch.zeros(ITSELF + 1, bins, dtype=torch.long)
@@ -50,15 +65,13 @@ def similarities(
     for s, which in _blocks(z, y, b):
         squares += _sums((s - mean[which]).square(), which)
     variance = squares / pairs
-    sets = {
-        name: {
-            "pairs": int(pairs[k]),
-            "mean": float(mean[k]) if pairs[k] else None,
-            "std": float(variance[k].sqrt()) if pairs[k] else None,
-            "counts": counts[k].tolist(),
-        }
-        for k, name in enumerate(SETS)
-    }
+    sets = {}
+    for k, name in enumerate(SETS):
+        found: dict[str, Any] = {"pairs": int(pairs[k]), "mean": None, "std": None}
+        if pairs[k]:
+            found["mean"] = float(mean[k])
+            found["std"] = float(variance[k].sqrt())
+        sets[name] = found | {"counts": counts[k].tolist()}
     kl = {
         "positive": _kl(pairs[:2], mean[:2], variance[:2]),
         "negative": _kl(pairs[2:4], mean[2:4], variance[2:4]),
@@ -80,16 +93,24 @@ def ordering(
     most: int = 2000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """How far distances are ordered by the bias, link by link (Barbano et al., ICLR 2023, Eq. 8).
+    """Return how far distances are ordered by the bias (Barbano et al., ICLR 2023, Eq. 8).
 
     An anchor is wholly biased when  d(A⁺) < d(C⁺) ≤ d(A⁻) − ε < d(C⁻) − ε  for all its pairs.
 
-    A link's share is that of the (anchor, closer pair, farther pair) triples in this order, ties counting half, in the
-    mean over the anchors that have pairs in both sets: 1 is total order and 0.5 none. "total" is the share of wholly
-    ordered anchors (the largest distance of each set at most the smallest of the next) among those with pairs in all
-    four sets. `epsilon` is a margin on the cosine and enters the middle link only; elsewhere it cancels. None stands
-    where no anchor has the pairs. Ready for JSON: {"links": [{"closer", "farther", "share"}], "total", "classes":
-    [{"label", "shares", "total"}]}, the last for the anchors of each label.
+    A link's share is that of the (anchor, closer pair, farther pair) triples in this order, ties
+    counting half, averaged over the anchors that have pairs in both sets. 1 is total order and 0.5
+    none. "total" is the share of wholly ordered anchors (the largest distance of each set at most
+    the smallest of the next) among those with pairs in all four sets. None stands where no anchor
+    has the pairs. The result is ready for JSON: {"links": [{"closer", "farther", "share"}],
+    "total", "classes": [{"label", "shares", "total"}]}, the last for the anchors of each label.
+
+    Args:
+        features: [N, D].
+        labels: [N].
+        bias: [N], −1 for unknown.
+        epsilon: a margin on the cosine. It enters the middle link only; elsewhere it cancels.
+        most: samples that are drawn, at most.
+        seed: of the draw.
     """
     z, y, b = _drawn(features, labels, bias, most, seed)
     margins = (0.0, epsilon, 0.0)
@@ -106,10 +127,10 @@ def ordering(
             nearest_end = lowered.masked_fill(~closer, torch.inf).amin(1)
             ordered &= usable & (nearest_end >= s.masked_fill(~farther, -torch.inf).amax(1))
         complete = torch.stack([(which == k).any(1) for k in range(ITSELF)]).all(0)
-        parts.append(torch.stack([*shares, ordered.double().masked_fill(~complete, torch.nan)], 1))
-    anchors = torch.cat(
-        parts
-    )  # [samples, 3 links and the whole], NaN where an anchor has not the pairs
+        in_order = ordered.double().masked_fill(~complete, torch.nan)
+        parts.append(torch.stack([*shares, in_order], 1))
+    # [samples, 3 links and the whole], NaN where an anchor has not the pairs.
+    anchors = torch.cat(parts)
     *found, total = _means(anchors)
     links = [
         {"closer": SETS[k], "farther": SETS[k + 1], "share": share} for k, share in enumerate(found)
@@ -124,7 +145,10 @@ def ordering(
 def _drawn(
     features: Tensor, labels: Tensor, bias: Tensor, most: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(unit features in float64, labels, bias) of at most `most` samples of known bias, in their order."""
+    """(unit features in float64, labels, bias) of samples of known bias, in their order.
+
+    There are at most `most`.
+    """
     check_matrix(features, "features")
     check_ids(labels, len(features), "labels")
     check_ids(bias, len(features), "bias")
@@ -165,14 +189,15 @@ def _kl(pairs: Tensor, mean: Tensor, variance: Tensor) -> float | None:
 def _share(lowered: Tensor, s: Tensor, closer: Tensor, farther: Tensor) -> Tensor:
     """[anchors] share of (closer, farther) pairs in order; NaN where a set is empty."""
     ranked = s.masked_fill(~farther, torch.inf).sort(1).values
-    before = torch.searchsorted(ranked, lowered, right=False) + torch.searchsorted(
-        ranked, lowered, right=True
-    )
+    before = torch.searchsorted(ranked, lowered, right=False)
+    before = before + torch.searchsorted(ranked, lowered, right=True)
     return (before * closer).sum(1).double() / (2 * closer.sum(1) * farther.sum(1))
 
 
 def _means(columns: Tensor) -> list[float | None]:
-    """Of each column, over the rows that have a value."""
-    return [
-        float(c[~c.isnan()].mean()) if bool((~c.isnan()).any()) else None for c in columns.unbind(1)
-    ]
+    """The mean of each column over the rows that have a value; None where no row has one."""
+    means: list[float | None] = []
+    for column in columns.unbind(1):
+        known = column[~column.isnan()]
+        means.append(float(known.mean()) if len(known) else None)
+    return means

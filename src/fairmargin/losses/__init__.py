@@ -1,9 +1,15 @@
-"""Losses as pure functions: tensors first, everything else by keyword with the paper's default, a scalar back.
+"""Losses as pure functions: tensors first, everything else by keyword, a scalar back.
 
     loss = losses.eps_supinfonce(z, y, epsilon=0.25) + losses.fairkl(z, y, b)
 
-Features may be [N, D] or [N, V, D]. The capitalised names are `nn.Module` shells over the functions. `check` says on
-which devices values are checked.
+Keyword arguments default to the paper's choice. Features may be [N, D] or [N, V, D]. The
+capitalised names are `nn.Module` shells over the functions. `check` says on which devices values
+are checked.
+
+What is no loss stands in modules of its own: `losses.choices` (types of arguments that are one of
+some words), `losses.divergences` (the divergences of FairKL),
+`losses.moments` (sums over sets of pairs), `losses.pairs` and `losses.members` (the ε-margin family
+as functions of similarities) and `losses.inputs` (checks of arguments).
 """
 
 from fairmargin.losses._end import end

@@ -1,26 +1,37 @@
-"""FairKL's sums over pairs in the precision of the features: for devices where float64 is slow or missing.
+"""FairKL's sums over pairs in the precision of the features, for devices with slow or no float64.
 
-E[d²] − E[d]² of nearly equal distances loses every digit in float32. Nothing here is such a difference of large numbers:
-  d_ij = ‖u_i − u_j‖² = ‖u_i‖² + ‖u_j‖² − 2 u_i·u_j,   u = z − c, where c is the mean of the label for pairs of one
-         label, and of the batch for the others: d has few lost digits however close features are (2 − 2 z_i·z_j has an
-         error of 1e-7, whatever d). c cancels, so no gradient flows into it;
-  Σw(x−p), Σw(x−p)²   about p, the mean over the anchor's pairs in the set; anchors are then moved to a common p.
-Only the sums of anchors, a few numbers each, are in `Limits.scalars`. No look at a value is needed either: samples of
-unknown bias stay where they are, with weight 0, and labels need not be counted.
+E[d²] − E[d]² of nearly equal distances loses every digit in float32. Nothing here is such a
+difference of large numbers:
+
+  d_ij = ‖u_i − u_j‖² = ‖u_i‖² + ‖u_j‖² − 2 u_i·u_j,   u = z − c
+         c is the mean of the label for pairs of one label, and of the batch for the others, so d
+         loses few digits however close the features are (2 − 2 z_i·z_j has an error of 1e-7 for any
+         d). c cancels, so no gradient flows into it.
+  Σw(x−p), Σw(x−p)²
+         about p, the mean over the anchor's pairs in the set; anchors are then moved to a common p.
+
+Only the sums of anchors, a few numbers each, are in `Limits.scalars`. Python never waits for a
+value: samples of unknown bias stay where they are, with weight 0, and labels are not counted.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fairmargin.losses import _pairs as blocks
+from fairmargin.losses import _streamed
 from fairmargin.losses._limits import limits_of
+from fairmargin.losses.divergences import Measure
 from fairmargin.vectors import settled
 
-TINY = 1e-30  # keeps 0/0 away from sets without pairs, which are dropped afterwards
+# Keeps 0/0 away from sets without pairs, which are dropped afterwards.
+TINY = 1e-30
+
+# Calls a function now and again in the backward pass, so that memory holds one chunk of distances
+# and not all of them.
+recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 def centred_sums(
@@ -28,13 +39,20 @@ def centred_sums(
     y: Tensor,
     cue: Tensor,
     signs: int,
-    measure: Callable[[Tensor], Tensor] | None,
+    measure: Measure | None,
     unit_norm: bool,
     chunk: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """(count, Σw, Σw(x−p), Σw(x−p)²) of A⁺, C⁺[, A⁻, C⁻] for each anchor [N, sets, 4], and p [N, sets].
+    """Return (count, Σw, Σw(x−p), Σw(x−p)²) for each anchor [N, sets, 4], and p [N, sets].
 
-    x = measure(d), or d = 2 − 2 z_i·z_j itself without one.
+    Args:
+        z: [N, D] features.
+        y: [N] labels.
+        cue: [N] bias labels or [N, G] unit bias features.
+        signs: 1 for the sets A⁺ and C⁺, 2 for A⁻ and C⁻ too.
+        measure: x = measure(d); None takes x = d = 2 − 2 z_i·z_j.
+        unit_norm: the rows of z have length 1, or 0.
+        chunk: anchors handled at a time; None chooses.
     """
     n = len(z)
     limits = limits_of(z)
@@ -43,60 +61,59 @@ def centred_sums(
     if signs == 2:
         origins.append(z.detach().mean(0))
     rows = [z - origin for origin in origins]
-    lengths = [u.square().sum(1) + _missing(z, unit_norm) for u in rows]
+    lengths = [u.square().sum(1) + _missing_length(z, unit_norm) for u in rows]
     number = torch.arange(n, device=z.device)
     if n <= size:
         sums = _anchor_sums(rows, lengths, y, cue, number, rows, lengths, y, cue, measure)
     else:
-        one_chunk = (
-            _compiled_sums(blocks.CHUNK_BACKEND) if blocks.compiles_chunks(limits) else _anchor_sums
-        )
+        one_chunk = _anchor_sums
+        if _streamed.compiles_chunks(limits):
+            one_chunk = _compiled_sums(_streamed.CHUNK_BACKEND)
         parts = []
         for start in range(0, n, size):
             r = slice(start, start + size)
-            # Recomputed in the backward pass: memory for one chunk of distances, not for all.
-            part = checkpoint(
-                one_chunk,
-                [u[r] for u in rows],
-                [a[r] for a in lengths],
-                y[r],
-                cue[r],
-                number[r],
-                rows,
-                lengths,
-                y,
-                cue,
-                measure,
-                use_reentrant=False,
-                preserve_rng_state=False,
-            )
-            parts.append(part)
+            some_rows = [u[r] for u in rows]
+            some_lengths = [a[r] for a in lengths]
+            anchors = (some_rows, some_lengths, y[r], cue[r], number[r])
+            parts.append(recomputed(one_chunk, *anchors, rows, lengths, y, cue, measure))
         sums = torch.cat(parts)
     sums = sums.to(torch.promote_types(z.dtype, limits.scalars))
     return sums[..., :4], sums[..., 4].detach()
 
 
 def pooled(sums: Tensor, pivot: Tensor) -> tuple[Tensor, Tensor]:
-    """All anchors as one: [1, sets, 4] about [1, sets].
+    """Return the sums of all anchors as one: [1, sets, 4] about [1, sets].
 
     Σw(x−P) = Σw(x−p) + Σw·(p−P),   Σw(x−P)² = Σw(x−p)² + 2(p−P)·Σw(x−p) + Σw·(p−P)²
+
+    Args:
+        sums: [N, sets, 4], see `centred_sums`.
+        pivot: [N, sets], what they are about.
     """
     _, mass, first, _ = sums.detach().unbind(-1)
     common = ((first + mass * pivot).sum(0) / mass.sum(0).clamp_min(TINY))[None]
-    return about(sums, pivot, common).sum(0, keepdim=True), common
+    return move_pivot(sums, pivot, common).sum(0, keepdim=True), common
 
 
-def about(sums: Tensor, pivot: Tensor, other: Tensor | float) -> Tensor:
-    """The sums about another pivot."""
+def move_pivot(sums: Tensor, pivot: Tensor, other: Tensor | float) -> Tensor:
+    """Return sums about `pivot` as sums about another pivot.
+
+    Args:
+        sums: […, 4]: count, Σw, Σw(x−p), Σw(x−p)².
+        pivot: p.
+        other: what the result is about; 0 for plain sums.
+    """
     count, mass, first, second = sums.unbind(-1)
     step = pivot - other
-    return torch.stack(
-        [count, mass, first + mass * step, second + 2 * step * first + mass * step.square()], -1
-    )
+    moved_second = second + 2 * step * first + mass * step.square()
+    return torch.stack([count, mass, first + mass * step, moved_second], -1)
 
 
 def number_groups(ids: Tensor) -> Tensor:
-    """A number below N for each of N ids, equal for equal ids; some numbers are not taken."""
+    """Return a number below N for each of N ids, equal for equal ids.
+
+    Not every number is taken.
+    """
     return torch.searchsorted(ids.sort().values, ids.contiguous())
 
 
@@ -107,8 +124,11 @@ def _mean_of_group(z: Tensor, group: Tensor) -> Tensor:
     return total[group] / size[group][:, None]
 
 
-def _missing(z: Tensor, unit_norm: bool) -> Tensor:
-    """1 − ‖z‖², so that 2 − 2 z_i·z_j = ‖z_i − z_j‖² + missing_i + missing_j: nothing for unit vectors, 1 for zeros."""
+def _missing_length(z: Tensor, unit_norm: bool) -> Tensor:
+    """1 − ‖z‖², so that 2 − 2 z_i·z_j = ‖z_i − z_j‖² + missing_i + missing_j.
+
+    It is 0 for unit vectors and 1 for zeros.
+    """
     missing = 1 - z.square().sum(1)
     return missing.detach().round() if unit_norm else missing
 
@@ -123,9 +143,9 @@ def _anchor_sums(
     length: list[Tensor],
     y: Tensor,
     cue: Tensor,
-    measure: Callable[[Tensor], Tensor] | None,
+    measure: Measure | None,
 ) -> Tensor:
-    """The four sums and the pivot of some anchors, the rows `number`, against all rows: [c, sets, 5]."""
+    """The four sums and the pivot of some anchors, the rows `number`, against all: [c, sets, 5]."""
     dtype = u[0].dtype
     same = (y_a[:, None] == y[None, :]).to(dtype)
     known = (number[:, None] != torch.arange(len(y), device=y.device)).to(dtype)  # no self-pairs
@@ -145,9 +165,8 @@ def _anchor_sums(
             rest = x - pivot[:, None]
             weighted = weight * rest
             count = (weight > 0).sum(1).to(dtype)
-            sets.append(
-                torch.stack([count, mass, weighted.sum(1), (weighted * rest).sum(1), pivot], -1)
-            )
+            second = (weighted * rest).sum(1)
+            sets.append(torch.stack([count, mass, weighted.sum(1), second, pivot], -1))
     return torch.stack(sets, -2)
 
 

@@ -12,17 +12,21 @@ _setting: bool | None = None
 
 
 class check:
-    """Switch the checks of values on (True), off (False), or back to the default (None); also for a `with` block.
+    """Switch the checks of values on or off, from here on or for a `with` block.
 
-    Every loss checks shapes and types. On the CPU it also checks values: NaN and infinities, labels out of range, rows of
-    zeros among the bias features, and it warns of a batch in which no anchor has a positive. On an accelerator each of
-    these looks makes Python wait for the device, so by default there are none: a NaN then shows in the loss.
+    Every loss checks shapes and types. On the CPU it also checks values: it refuses NaN and
+    infinities, labels out of range and rows of zeros among the bias features, and it warns of a
+    batch in which no anchor has a positive. On an accelerator each of these checks makes Python
+    wait for the device, so by default there are none; a NaN then shows in the loss. Nothing is
+    checked while `torch.compile` traces.
 
-        losses.check(True)                 # on every device, from here on
-        with losses.check(True):           # or for some calls: the first step of a run, or while looking for a fault
-            loss = losses.eps_supinfonce(z, y)
+    Args:
+        on: True checks on every device, False on none, None where it is free (the default).
 
-    Nothing is checked while `torch.compile` traces.
+    Example:
+        >>> losses.check(True)              # on every device, from here on
+        >>> with losses.check(True):        # or for some calls, such as the first step of a run
+        ...     loss = losses.eps_supinfonce(z, y)
     """
 
     def __init__(self, on: bool | None = True) -> None:
@@ -46,7 +50,7 @@ class check:
 
 
 def checked(x: Tensor) -> bool:
-    """Whether the values of `x` are to be checked."""
+    """Return whether the values of `x` are to be checked."""
     if torch.compiler.is_compiling():
         return False
     return limits_of(x).host if _setting is None else _setting

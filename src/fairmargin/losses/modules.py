@@ -1,13 +1,21 @@
-"""The losses as `nn.Module`, for training loops that hold their criteria as objects. Each only stores its settings."""
+"""The losses as `nn.Module`, for training loops that hold their criteria as objects.
 
-from typing import Any
+Each module stores the keyword arguments of its function and passes them on; its help is that of the
+function. Three hold more: `FairKL` counts, `BiasBalancedCrossEntropy` keeps its prior, `LSoftmax`
+its last layer and its step.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fairmargin.losses._end import end
-from fairmargin.losses._fairkl import VARIANCE_FLOOR, fairkl_terms
+from fairmargin.losses._fairkl import fairkl, fairkl_terms, number_of_sets
 from fairmargin.losses._limits import limits_of
+from fairmargin.losses._signatures import keyword_arguments
 from fairmargin.losses.bias_contrastive import biascon, softcon
 from fairmargin.losses.classification import bias_balanced_cross_entropy, generalized_cross_entropy
 from fairmargin.losses.contrastive import (
@@ -24,154 +32,111 @@ from fairmargin.losses.margin import PUBLISHED_STEPS, l_softmax, l_softmax_annea
 
 
 class _Shell(nn.Module):
-    """Keeps keyword settings, shows them in its repr."""
+    """Stores the keyword arguments of a loss function, and shows them in its repr.
+
+    A subclass names its function: `class SupCon(_Shell, of=supcon)`. Its constructor then takes the
+    function's keyword arguments, except those given `at_call`, and the function's help is
+    added to its own.
+    """
+
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init_subclass__(
+        cls, of: Callable[..., Any] | None = None, at_call: Sequence[str] = ()
+    ) -> None:
+        super().__init_subclass__()
+        if of is not None:
+            cls.__signature__ = keyword_arguments(of, without=at_call)
+            _add_help_of(of, cls)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self.settings = settings
+        given = self.__signature__.bind(**settings)
+        given.apply_defaults()
+        self.settings = given.arguments
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
 
 
 class _EpsShell(_Shell):
-    """Of a member of the ε-family: warns of an ε beyond 2/τ, which vectors of length 1 cannot meet."""
+    """Warns of an ε beyond 2/τ, which vectors of length 1 cannot meet."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        if settings["unit_norm"]:
-            warn_of_epsilon(settings["epsilon"], settings["temperature"], stacklevel=3)
+        if self.settings["unit_norm"]:
+            epsilon, temperature = self.settings["epsilon"], self.settings["temperature"]
+            warn_of_epsilon(epsilon, temperature, stacklevel=2)
 
 
-class EpsInfoNCE(_EpsShell):
-    """`losses.eps_infonce`"""
+def _add_help_of(function: Callable[..., Any], module: type[nn.Module]) -> None:
+    """Put the help of a loss function behind the help of its module."""
+    name = function.__name__
+    own = inspect.cleandoc(module.__doc__ or "")
+    title = f"The keyword arguments are those of `losses.{name}`, whose tensors a call takes:"
+    module.__doc__ = f"{own}\n\n{title}\n\n{inspect.getdoc(function)}\n"
 
-    def __init__(
-        self, *, epsilon: float = 0.0, temperature: float = 0.1, unit_norm: bool = True
-    ) -> None:
-        super().__init__(epsilon=epsilon, temperature=temperature, unit_norm=unit_norm)
+
+class EpsInfoNCE(_EpsShell, of=eps_infonce):
+    """ε-InfoNCE as a module: `loss = EpsInfoNCE(epsilon=0.25)(features)`."""
 
     def forward(self, features: Tensor) -> Tensor:
         return eps_infonce(features, **self.settings)
 
 
-class EpsSupInfoNCE(_EpsShell):
-    """`losses.eps_supinfonce`"""
-
-    def __init__(
-        self,
-        *,
-        epsilon: float = 0.0,
-        temperature: float = 0.1,
-        form: str = "c",
-        positives: str = "mean",
-        unit_norm: bool = True,
-        chunk: int | None = None,
-    ) -> None:
-        super().__init__(
-            epsilon=epsilon,
-            temperature=temperature,
-            form=form,
-            positives=positives,
-            unit_norm=unit_norm,
-            chunk=chunk,
-        )
+class EpsSupInfoNCE(_EpsShell, of=eps_supinfonce):
+    """ε-SupInfoNCE as a module: `loss = EpsSupInfoNCE(epsilon=0.25)(features, labels)`."""
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         return eps_supinfonce(features, labels, **self.settings)
 
 
-class EpsSupCon(_EpsShell):
-    """`losses.eps_supcon`"""
-
-    def __init__(
-        self,
-        *,
-        epsilon: float = 0.0,
-        temperature: float = 0.1,
-        unit_norm: bool = True,
-        chunk: int | None = None,
-    ) -> None:
-        super().__init__(epsilon=epsilon, temperature=temperature, unit_norm=unit_norm, chunk=chunk)
+class EpsSupCon(_EpsShell, of=eps_supcon):
+    """ε-SupCon as a module: `loss = EpsSupCon(epsilon=0.25)(features, labels)`."""
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         return eps_supcon(features, labels, **self.settings)
 
 
-class SupCon(_Shell):
-    """`losses.supcon`"""
-
-    def __init__(
-        self, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None
-    ) -> None:
-        super().__init__(temperature=temperature, unit_norm=unit_norm, chunk=chunk)
+class SupCon(_Shell, of=supcon):
+    """SupCon L_out as a module: `loss = SupCon()(features, labels)`."""
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         return supcon(features, labels, **self.settings)
 
 
-class SupConIn(_Shell):
-    """`losses.supcon_in`"""
-
-    def __init__(
-        self, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None
-    ) -> None:
-        super().__init__(temperature=temperature, unit_norm=unit_norm, chunk=chunk)
+class SupConIn(_Shell, of=supcon_in):
+    """SupCon L_in as a module: `loss = SupConIn()(features, labels)`."""
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         return supcon_in(features, labels, **self.settings)
 
 
-class SimCLR(_Shell):
-    """`losses.simclr`"""
-
-    def __init__(
-        self, *, temperature: float = 0.1, unit_norm: bool = True, chunk: int | None = None
-    ) -> None:
-        super().__init__(temperature=temperature, unit_norm=unit_norm, chunk=chunk)
+class SimCLR(_Shell, of=simclr):
+    """SimCLR's NT-Xent as a module: `loss = SimCLR()(features)`, features [N, V, D]."""
 
     def forward(self, features: Tensor) -> Tensor:
         return simclr(features, **self.settings)
 
 
-class FairKL(_Shell):
-    """`losses.fairkl`, counting for the training log how often it had nothing to compare.
+class FairKL(_Shell, of=fairkl, at_call=("bias_features",)):
+    """FairKL as a module, which counts for the training log how often it had nothing to compare.
 
-    After a call, `pairs` holds how many pairs each set had (A⁺, C⁺[, A⁻, C⁻]); `calls` and `dropped` count the calls
-    and those in which every term was dropped, so the value was 0.
+        fairkl = FairKL(divergence="moments")
+        loss = fairkl(features, labels, bias)
+
+    `bias_features` is an argument of the call and not of the constructor. After a call, `pairs`
+    holds how many pairs each set had (A⁺, C⁺[, A⁻, C⁻]); `calls` and `dropped` count the calls and
+    those in which every term was dropped, so that the value was 0.
     """
 
     pairs: Tensor
     calls: Tensor
     dropped: Tensor
 
-    def __init__(
-        self,
-        *,
-        divergence: str = "kl",
-        scope: str = "batch",
-        negatives: bool = False,
-        variant: str = "paper",
-        variance_floor: float = VARIANCE_FLOOR,
-        normalize: str = "weights",
-        unit_norm: bool = True,
-        across_ranks: bool = False,
-        chunk: int | None = None,
-        views: str = "all",
-    ) -> None:
-        super().__init__(
-            divergence=divergence,
-            scope=scope,
-            negatives=negatives,
-            variant=variant,
-            variance_floor=variance_floor,
-            normalize=normalize,
-            unit_norm=unit_norm,
-            across_ranks=across_ranks,
-            chunk=chunk,
-            views=views,
-        )
-        sets = 4 if negatives or variant == "authors" else 2
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        sets = number_of_sets(self.settings["negatives"], self.settings["variant"])
         self.register_buffer("pairs", torch.zeros(sets, dtype=torch.long), persistent=False)
         self.register_buffer("calls", torch.zeros((), dtype=torch.long), persistent=False)
         self.register_buffer("dropped", torch.zeros((), dtype=torch.long), persistent=False)
@@ -187,66 +152,63 @@ class FairKL(_Shell):
         terms = fairkl_terms(features, labels, bias, bias_features=bias_features, **self.settings)
         self.pairs = terms.pairs.long()
         self.calls = self.calls + 1
-        # The count follows the features: to bring them to it would be to wait for their device at every call.
+        # The count follows the features: to bring them to it would be to wait for their device at
+        # every call.
         self.dropped = self.dropped.to(terms.dropped.device) + terms.dropped
         return terms.value
 
 
-class EnD(_Shell):
-    """`losses.end`"""
-
-    def __init__(
-        self,
-        *,
-        disentangle: float = 1.0,
-        entangle: float = 1.0,
-        pairs: str = "all",
-        unit_norm: bool = True,
-    ) -> None:
-        super().__init__(
-            disentangle=disentangle, entangle=entangle, pairs=pairs, unit_norm=unit_norm
-        )
+class EnD(_Shell, of=end):
+    """EnD as a module: `loss = F.cross_entropy(logits, labels) + EnD()(features, labels, bias)`."""
 
     def forward(self, features: Tensor, labels: Tensor, bias: Tensor) -> Tensor:
         return end(features, labels, bias, **self.settings)
 
 
-class BiasCon(_Shell):
-    """`losses.biascon`"""
-
-    def __init__(
-        self,
-        *,
-        temperature: float = 0.07,
-        anchors: str = "all",
-        unit_norm: bool = True,
-        chunk: int | None = None,
-    ) -> None:
-        super().__init__(temperature=temperature, anchors=anchors, unit_norm=unit_norm, chunk=chunk)
+class BiasCon(_Shell, of=biascon):
+    """BiasCon as a module: `loss = BiasCon()(features, labels, bias)`."""
 
     def forward(self, features: Tensor, labels: Tensor, bias: Tensor) -> Tensor:
         return biascon(features, labels, bias, **self.settings)
 
 
-class SoftCon(_Shell):
-    """`losses.softcon`"""
-
-    def __init__(
-        self,
-        *,
-        temperature: float = 0.07,
-        anchors: str = "all",
-        unit_norm: bool = True,
-        chunk: int | None = None,
-    ) -> None:
-        super().__init__(temperature=temperature, anchors=anchors, unit_norm=unit_norm, chunk=chunk)
+class SoftCon(_Shell, of=softcon):
+    """SoftCon as a module: `loss = SoftCon()(features, labels, bias_features)`."""
 
     def forward(self, features: Tensor, labels: Tensor, bias_features: Tensor) -> Tensor:
         return softcon(features, labels, bias_features, **self.settings)
 
 
+class GeneralizedCrossEntropy(_Shell, of=generalized_cross_entropy):
+    """Generalized cross-entropy as a module: `loss = GeneralizedCrossEntropy()(logits, labels)`."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return generalized_cross_entropy(logits, labels, **self.settings)
+
+
+class HSIC(_Shell, of=hsic):
+    """HSIC as a module: `dependence = HSIC(sigma_x=1.0)(x, y)`."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return hsic(x, y, **self.settings)
+
+
+class LargeMargin(_Shell, of=large_margin):
+    """The large-margin loss as a module: `loss = LargeMargin()(logits, [hidden], labels)`."""
+
+    def forward(self, logits: Tensor, layers: Sequence[Tensor], labels: Tensor) -> Tensor:
+        return large_margin(logits, layers, labels, **self.settings)
+
+
 class BiasBalancedCrossEntropy(nn.Module):
-    """`losses.bias_balanced_cross_entropy` with its prior [B, K] kept as a buffer."""
+    """Bias-balanced cross-entropy as a module that keeps its prior as a buffer.
+
+        criterion = BiasBalancedCrossEntropy.from_counts(counts)  # counts[y, b] of the training set
+        loss = criterion(logits, labels, bias)
+
+    Args:
+        prior: [B, K], p̂(y|b).
+    """
 
     prior: Tensor
 
@@ -256,44 +218,37 @@ class BiasBalancedCrossEntropy(nn.Module):
 
     @classmethod
     def from_counts(cls, counts: Tensor) -> "BiasBalancedCrossEntropy":
-        """From training counts[y, b]: normalized over y for each b; a bias value never seen gets a uniform prior."""
+        """Return the loss for training counts[y, b], normalized over y for each b.
+
+        A bias value that never occurs gets a uniform prior.
+
+        Args:
+            counts: [K, B] training samples of each label and bias value.
+        """
         per_bias = counts.T.to(torch.float32)
         total = per_bias.sum(1, keepdim=True)
-        return cls(
-            torch.where(total > 0, per_bias / total.clamp_min(1), 1 / max(per_bias.shape[1], 1))
-        )
+        uniform = 1 / max(per_bias.shape[1], 1)
+        return cls(torch.where(total > 0, per_bias / total.clamp_min(1), uniform))
 
     def forward(self, logits: Tensor, labels: Tensor, bias: Tensor) -> Tensor:
         return bias_balanced_cross_entropy(logits, labels, bias, self.prior)
 
 
-class GeneralizedCrossEntropy(_Shell):
-    """`losses.generalized_cross_entropy`"""
-
-    def __init__(self, *, q: float = 0.7, surrogate: bool = False) -> None:
-        super().__init__(q=q, surrogate=surrogate)
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return generalized_cross_entropy(logits, labels, **self.settings)
-
-
-class HSIC(_Shell):
-    """`losses.hsic`"""
-
-    def __init__(
-        self, *, sigma_x: float = 1.0, sigma_y: float | None = None, estimator: str = "unbiased"
-    ) -> None:
-        super().__init__(sigma_x=sigma_x, sigma_y=sigma_y, estimator=estimator)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return hsic(x, y, **self.settings)
-
-
 class LSoftmax(nn.Module):
-    """`losses.l_softmax` with its last layer and annealing step; `logits(features)` for test time.
+    """L-Softmax as a module that holds the last layer and its annealing step.
 
-    `anneal_steps`: of the training, over which the published annealing is stretched. The default is its own 30,000; a run
-    of 1,000 steps would end as it began, with cross-entropy.
+        criterion = LSoftmax(encoder.dim, classes, anneal_steps=1000)
+        loss = criterion(features, labels)        # while training
+        logits = criterion.logits(features)       # at test time
+
+    Args:
+        features: D, the width of the features.
+        classes: K.
+        margin: m ≥ 1; the published choice is 4.
+        least_anneal: λ never falls below it.
+        anneal_steps: steps of the training, over which the published annealing is stretched. The
+            default is its own 30,000; with it a run of 1,000 steps would end as it began, with
+            cross-entropy.
     """
 
     steps: Tensor
@@ -308,11 +263,14 @@ class LSoftmax(nn.Module):
         anneal_steps: int = PUBLISHED_STEPS,
     ) -> None:
         super().__init__()
-        self.margin, self.least_anneal, self.anneal_steps = margin, least_anneal, anneal_steps
+        self.margin = margin
+        self.least_anneal = least_anneal
+        self.anneal_steps = anneal_steps
         self.last = nn.Linear(features, classes, bias=False)
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def logits(self, features: Tensor) -> Tensor:
+        """Return the plain logits [N, classes], for test time."""
         logits: Tensor = self.last(features)
         return logits
 
@@ -326,19 +284,5 @@ class LSoftmax(nn.Module):
         return l_softmax(features, self.last.weight, labels, margin=self.margin, anneal=anneal)
 
 
-class LargeMargin(_Shell):
-    """`losses.large_margin`"""
-
-    def __init__(
-        self,
-        *,
-        gamma: float = 1.0,
-        alpha: float = 2.0,
-        norm: str = "l2",
-        top_k: int = 1,
-        scores: str = "probabilities",
-    ) -> None:
-        super().__init__(gamma=gamma, alpha=alpha, norm=norm, top_k=top_k, scores=scores)
-
-    def forward(self, logits: Tensor, layers: list[Tensor], labels: Tensor) -> Tensor:
-        return large_margin(logits, layers, labels, **self.settings)
+_add_help_of(bias_balanced_cross_entropy, BiasBalancedCrossEntropy)
+_add_help_of(l_softmax, LSoftmax)

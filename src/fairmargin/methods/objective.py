@@ -16,7 +16,7 @@ from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import FinalStage, Method, RunLength, SecondStream, Sweep, Unsuited
 from fairmargin.methods.objectives import ROWS, LossInputs, Row
-from fairmargin.networks import Encoder, projection_head
+from fairmargin.networks import Encoder, HeadKind, projection_head
 from fairmargin.runtime.distributed import gather
 from fairmargin.vectors import unit
 
@@ -56,7 +56,7 @@ class Objective(Method):
         info: DataInfo,
         loss: Callable[[LossInputs], Tensor],
         *,
-        head: str = "identity",
+        head: HeadKind = "identity",
         alpha: float = 1.0,
         beta: float = 0.0,
         fairkl_weight: float = 0.0,

@@ -28,14 +28,13 @@ from fairmargin.methods.objectives import BARBANO, ROWS, Row
 from fairmargin.methods.row_options import (
     FAIRKL,
     SECOND_SAMPLERS,
-    Head,
     LastActivation,
     Weighting,
     loss_options,
     option_defaults,
     row_options,
 )
-from fairmargin.networks import Encoder, SimpleConvNet
+from fairmargin.networks import Encoder, HeadKind, SimpleConvNet
 
 RELEASED_TEMPERATURE = 0.07  # the authors' code scales its contrastive losses by τ/0.07
 
@@ -145,7 +144,7 @@ def _encoder(
     make_encoder: MakeEncoder,
     last_activation: LastActivation,
     row: Row,
-    head: Head,
+    head: HeadKind,
     with_fairkl: bool,
 ) -> Encoder:
     """Make the encoder with the last activation that was chosen.

@@ -5,19 +5,18 @@ The keywords of a loss are options of its method; the row's card says what they 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin import losses
+from fairmargin.losses.choices import Anchors, EntangledPairs, Form, Norm, Positives
 from fairmargin.losses.classification import PRIOR_FLOOR
 from fairmargin.losses.margin import PUBLISHED_STEPS
 from fairmargin.methods.base import Unsuited
 
 Loss = Callable[..., Tensor]  # (LossInputs, *, options…)
-Anchors = Literal["all", "valid"]
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def end(
     *,
     disentangle: float = 1.0,
     entangle: float = 1.0,
-    pairs: Literal["all", "released"] = "all",
+    pairs: EntangledPairs = "all",
 ) -> Tensor:
     """EnD (Tartaglione et al., CVPR 2021):  CE + α·R⊥ + β·R∥"""
     regulariser = losses.end(
@@ -157,7 +156,7 @@ def large_margin(
     *,
     gamma: float = 1.0,
     slope: float = 2.0,
-    norm: Literal["l1", "l2", "linf"] = "l2",
+    norm: Norm = "l2",
     top_k: int = 1,
 ) -> Tensor:
     """Large-margin loss (Elsayed et al., NeurIPS 2018) at the input of the classifier."""
@@ -202,8 +201,8 @@ def eps_supinfonce(
     *,
     epsilon: float = 0.25,
     temperature: float = 0.1,
-    form: Literal["a", "b", "c", "d"] = "c",
-    positives: Literal["mean", "sum"] = "mean",
+    form: Form = "c",
+    positives: Positives = "mean",
 ) -> Tensor:
     """ε-SupInfoNCE (Barbano et al., ICLR 2023, Eq. 4)."""
     return losses.eps_supinfonce(

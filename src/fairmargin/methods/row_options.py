@@ -4,17 +4,13 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, get_type_hints
 
+from fairmargin.losses.choices import Divergence, Normalize, Scope, UsedViews, Variant
 from fairmargin.methods.card import FROM_ZERO, Between, OptionCard, Range
 from fairmargin.methods.objectives import ROWS, Row
+from fairmargin.networks import HeadKind
 
-Head = Literal["identity", "linear", "mlp"]
 Weighting = Literal["paper", "released"]
 LastActivation = Literal["auto", "relu", "tanh"]
-Divergence = Literal["kl", "jeffreys", "moments", "mean", "lognormal", "absolute-mean"]
-Scope = Literal["batch", "anchor"]
-Variant = Literal["paper", "authors"]
-Normalize = Literal["weights", "count"]
-FairKLViews = Literal["all", "first"]
 SecondSampler = Literal[
     "none", "weighted", "shuffled", "class-balanced", "group-balanced", "bias-aware"
 ]
@@ -33,7 +29,7 @@ class RowOption:
 ALPHA = RowOption(float, 1.0, OptionCard("weight α of the row's loss", FROM_ZERO))
 EMBEDDING = {
     "head": RowOption(
-        Head, "identity", OptionCard("projection head on which the loss is computed")
+        HeadKind, "identity", OptionCard("projection head on which the loss is computed")
     ),
     "beta": RowOption(
         float,
@@ -90,7 +86,7 @@ FAIRKL = {
         OptionCard("with bias features, divide by the sum of the weights or by the batch size"),
     ),
     "views": RowOption(
-        FairKLViews,
+        UsedViews,
         "all",
         OptionCard("views of an image that FairKL sees; the row's loss sees all"),
     ),

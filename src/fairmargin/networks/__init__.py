@@ -12,7 +12,7 @@ from typing import Any
 from fairmargin.checks import check_choice
 from fairmargin.networks.bagnet import BagNet18
 from fairmargin.networks.encoder import Encoder
-from fairmargin.networks.heads import Head, linear_classifier, projection_head
+from fairmargin.networks.heads import Head, HeadKind, linear_classifier, projection_head
 from fairmargin.networks.mlp import MLP
 from fairmargin.networks.resnet import BasicBlock, Bottleneck, ResNet, load_published
 from fairmargin.networks.simple_conv import SimpleConvNet
@@ -41,18 +41,33 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
 
 
 def build_encoder(name: str, **options: Any) -> Encoder:
-    """The encoder called `name`; `options` are keywords of its class, as in build_encoder("mlp", in_features=784)."""
+    """Return the encoder called `name`.
+
+    Args:
+        name: one of `ENCODERS`.
+        options: keyword arguments of its class.
+
+    Example:
+        >>> build_encoder("mlp", in_features=784)
+    """
     check_choice(name, "encoder", ENCODERS)
     return ENCODERS[name](**options)
 
 
 def build_bias_encoder(name: str, main: Encoder) -> Encoder:
-    """The encoder called `name` beside `main`: as wide and with the same stride, if they are of one family."""
+    """Return the encoder called `name` for a bias-capturing model beside `main`.
+
+    It is as wide as `main` and has the same stride if both are SimpleConvNets.
+
+    Args:
+        name: one of `ENCODERS`, except "mlp".
+        main: the encoder of the method itself.
+    """
     if isinstance(main, SimpleConvNet) and name.startswith("simple-conv"):
         return build_encoder(name, stride=main.stride, widths=main.widths)
-    check_choice(
-        name, "bias_network", [other for other in ENCODERS if other != "mlp"]
-    )  # which sees the whole image
+    # An MLP sees the whole image.
+    allowed = [other for other in ENCODERS if other != "mlp"]
+    check_choice(name, "bias_network", allowed)
     return build_encoder(name)
 
 
@@ -64,6 +79,7 @@ __all__ = [
     "Bottleneck",
     "Encoder",
     "Head",
+    "HeadKind",
     "ResNet",
     "SimpleConvNet",
     "build_bias_encoder",

@@ -5,14 +5,22 @@ Its features see patches of 5×5 pixels and forget where they were: texture, no 
 
 from torch import Tensor, nn
 
-from fairmargin.networks.encoder import Encoder, activation
+from fairmargin.networks.encoder import ActivationName, Encoder, activation
 
 
 class BagBlock(nn.Module):
-    """k×k and 1×1 convolutions, neither padded, around a shortcut cropped to what the k×k convolution leaves."""
+    """k×k and 1×1 convolutions without padding, around a shortcut.
+
+    The shortcut is cropped to what the k×k convolution leaves.
+    """
 
     def __init__(
-        self, in_channels: int, width: int, kernel_size: int, stride: int, act: str = "relu"
+        self,
+        in_channels: int,
+        width: int,
+        kernel_size: int,
+        stride: int,
+        act: ActivationName = "relu",
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, width, kernel_size, stride=stride, bias=False)
@@ -20,30 +28,28 @@ class BagBlock(nn.Module):
         self.conv2 = nn.Conv2d(width, width, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
         self.act = activation(act)
-        self.downsample = (
-            nn.Sequential(
-                nn.Conv2d(in_channels, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width)
-            )
-            if stride != 1 or in_channels != width
-            else nn.Identity()
-        )
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != width:
+            projection = nn.Conv2d(in_channels, width, 1, stride=stride, bias=False)
+            self.downsample = nn.Sequential(projection, nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.act(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
-        shortcut = self.downsample(x)[
-            :, :, : y.shape[2], : y.shape[3]
-        ]  # loses its last rows and columns
+        height, width = y.shape[2:]
+        shortcut = self.downsample(x)[:, :, :height, :width]  # loses its last rows and columns
         return self.act(y + shortcut)
 
 
 class BagNet18(Encoder):
-    """Four stages of two blocks; the only 3×3 convolutions are one in the stem and one in the first block.
+    """Four stages of two blocks, with 3×3 convolutions only in the stem and in the first block.
 
-    `last_activation` is that of the whole last block.
+    Args:
+        in_channels: channels of the images.
+        last_activation: of the whole last block.
     """
 
-    def __init__(self, in_channels: int = 3, *, last_activation: str = "relu") -> None:
+    def __init__(self, in_channels: int = 3, *, last_activation: ActivationName = "relu") -> None:
         super().__init__(dim=512)
         self.conv1 = nn.Conv2d(in_channels, 64, 1, bias=False)
         self.conv2 = nn.Conv2d(64, 64, 3, bias=False)

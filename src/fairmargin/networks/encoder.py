@@ -1,31 +1,41 @@
-"""What every encoder is: images to features h by an average over the positions of its last maps."""
+"""What every encoder does: images to features h, the average over positions of its last maps."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
 from fairmargin.checks import check_choice
-from fairmargin.networks.convolution import mean_over_positions
+from fairmargin.networks.batch_norm import mean_over_positions
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+ActivationName = Literal["relu", "tanh"]
+Fan = Literal["fan_in", "fan_out"]
+ACTIVATIONS: dict[ActivationName, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
-def activation(name: str) -> nn.Module:
-    check_choice(name, "activation", ACTIVATIONS)
+def activation(name: ActivationName) -> nn.Module:
+    """Return a new layer of this activation."""
+    check_choice(name, "activation", get_args(ActivationName))
     return ACTIVATIONS[name]()
 
 
 def last_width(widths: Sequence[int]) -> int:
+    """Return the last of some layers' widths; an error if one of them is no width."""
     if not widths or min(widths) < 1:
         raise ValueError(f"widths must hold at least one number, each above 0; got {list(widths)}")
     return widths[-1]
 
 
 class Encoder(nn.Module):
-    """From images [N, C, H, W] to features h [N, dim]: the average over positions of `maps`, each network's own."""
+    """Turns images [N, C, H, W] into features h [N, dim], the average over positions of its maps.
 
-    maps: Callable[[Tensor], Tensor]  # [N, C, H, W] → [N, dim, H', W']
+    A network defines `maps`, from images to [N, dim, H', W'].
+
+    Args:
+        dim: number of features.
+    """
+
+    maps: Callable[[Tensor], Tensor]
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -35,12 +45,19 @@ class Encoder(nn.Module):
         if images.ndim != 4:
             raise ValueError(
                 f"{type(self).__name__} takes images [N, C, H, W]; got {list(images.shape)}. "
-                "Put several views in one batch with images.flatten(0, 1), one image with image[None]"
+                "Put several views in one batch with images.flatten(0, 1), one image with "
+                "image[None]"
             )
         return mean_over_positions(self.maps(images))  # [N, dim]
 
-    def init_convolutions(self, fan: Literal["fan_in", "fan_out"] = "fan_out") -> None:
-        """Weights from N(0, 2/fan) (He et al., ICCV 2015). Biases and batch norms keep PyTorch's defaults."""
+    def init_convolutions(self, fan: Fan = "fan_out") -> None:
+        """Draw the weights from N(0, 2/fan) (He et al., ICCV 2015).
+
+        Biases and batch norms keep PyTorch's defaults.
+
+        Args:
+            fan: "fan_in" is k²·in channels, "fan_out" k²·out channels.
+        """
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")

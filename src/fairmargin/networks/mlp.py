@@ -1,21 +1,27 @@
-"""A multilayer perceptron on flattened images, as on coloured MNIST in Lee et al. (NeurIPS 2021)."""
+"""A multilayer perceptron on flattened images (coloured MNIST in Lee et al., NeurIPS 2021)."""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from fairmargin.networks.encoder import Encoder, activation, last_width
+from fairmargin.networks.encoder import ActivationName, Encoder, activation, last_width
 
 
 class MLP(Encoder):
-    """Linear layers, each followed by its activation; takes [N, …] with `in_features` numbers per sample."""
+    """Linear layers, each followed by its activation.
+
+    Args:
+        in_features: numbers of a sample; images are flattened.
+        widths: of the layers.
+        last_activation: behind the last layer; the others have ReLU.
+    """
 
     def __init__(
         self,
         in_features: int,
         widths: Sequence[int] = (100, 100, 16),
         *,
-        last_activation: str = "relu",
+        last_activation: ActivationName = "relu",
     ) -> None:
         super().__init__(dim=last_width(widths))
         self.in_features = in_features

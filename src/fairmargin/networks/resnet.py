@@ -1,22 +1,27 @@
-"""Residual networks (He et al., CVPR 2016) without a classifier: wide ones with either stem; narrow ones for CIFAR.
+"""Residual networks (He et al., CVPR 2016) without a classifier.
 
-Parameters are named as in torchvision (`conv1`, `layer1.0.downsample.0`, …), so that published weights load.
+Parameters are named as in torchvision (`conv1`, `layer1.0.downsample.0`, …), so that published
+weights load.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.checks import check_choice
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalize
-from fairmargin.networks.encoder import Encoder, activation, last_width
-from fairmargin.networks.small_maps import is_samples_last, max_pool_3_2
+from fairmargin.networks.batch_norm import BatchNorm2d, normalize
+from fairmargin.networks.convolution import Conv2d
+from fairmargin.networks.encoder import ActivationName, Encoder, Fan, activation, last_width
+from fairmargin.networks.samples_last import is_samples_last, max_pool_3_2
+
+Stem = Literal["imagenet", "cifar"]
+Shortcut = Literal["projection", "padding"]
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions around a shortcut. `act` is one object in two places, so tanh replaces both ReLUs."""
+    """Two 3×3 convolutions around a shortcut; `act` is used in both places."""
 
     expansion = 1
 
@@ -37,7 +42,10 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 (which has the stride) and 1×1 convolutions around a shortcut; `act` serves in three places."""
+    """1×1, 3×3 (which has the stride) and 1×1 convolutions around a shortcut.
+
+    `act` is used in all three places.
+    """
 
     expansion = 4
 
@@ -62,7 +70,7 @@ class Bottleneck(nn.Module):
 
 
 class MaxPool(nn.MaxPool2d):
-    """Of 3×3 pixels with stride 2, which keeps the memory order of the maps."""
+    """Max-pool of 3×3 pixels with stride 2, which keeps the memory order of the maps."""
 
     def __init__(self) -> None:
         super().__init__(3, stride=2, padding=1)
@@ -74,7 +82,10 @@ class MaxPool(nn.MaxPool2d):
 
 
 class PaddedShortcut(nn.Module):
-    """Option A of He et al.: every stride-th pixel, and zeros as new channels, half of them before the old."""
+    """Option A of He et al.: every stride-th pixel, and zeros as new channels.
+
+    Half of the new channels stand before the old ones.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -87,23 +98,33 @@ class PaddedShortcut(nn.Module):
 
 
 def projected_shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """Option B of He et al."""
+    """Return option B of He et al.: a 1×1 convolution and a batch norm."""
     return nn.Sequential(
         Conv2d(in_channels, out_channels, 1, stride=stride, bias=False), BatchNorm2d(out_channels)
     )
 
 
-SHORTCUTS = {
+# Where a block changes the shape.
+SHORTCUTS: dict[Shortcut, Callable[[int, int, int], nn.Module]] = {
     "projection": projected_shortcut,
     "padding": PaddedShortcut,
-}  # where a block changes the shape
+}
 
 
 class ResNet(Encoder):
-    """Stem, stages `layer1`, `layer2`, … of `depths` blocks, each stage after the first at half the resolution.
+    """A stem, then stages `layer1`, `layer2`, …, each after the first at half the resolution.
 
-    stem="imagenet": 7×7 convolution with stride 2, max-pool with stride 2; "cifar": 3×3 convolution, no pooling.
-    `last_activation` is that of the whole last block.
+    Args:
+        block: `BasicBlock` or `Bottleneck`.
+        depths: number of blocks of each stage.
+        widths: of the stages.
+        stem: "imagenet" is a 7×7 convolution with stride 2 and a max-pool with stride 2; "cifar" is
+            a 3×3 convolution without pooling.
+        shortcut: where a block changes the shape, "projection" (option B of He et al.) or "padding"
+            (option A).
+        fan: of the initial weights; see `Encoder.init_convolutions`.
+        last_activation: of the whole last block.
+        in_channels: channels of the images.
     """
 
     def __init__(
@@ -112,10 +133,10 @@ class ResNet(Encoder):
         depths: Sequence[int],
         *,
         widths: Sequence[int] = (64, 128, 256, 512),
-        stem: str = "imagenet",
-        shortcut: str = "projection",
-        fan: Literal["fan_in", "fan_out"] = "fan_out",
-        last_activation: str = "relu",
+        stem: Stem = "imagenet",
+        shortcut: Shortcut = "projection",
+        fan: Fan = "fan_out",
+        last_activation: ActivationName = "relu",
         in_channels: int = 3,
     ) -> None:
         super().__init__(dim=last_width(widths) * block.expansion)
@@ -123,8 +144,8 @@ class ResNet(Encoder):
             raise ValueError(
                 f"widths must hold {len(depths)} numbers, one for each stage; got {list(widths)}"
             )
-        check_choice(stem, "ResNet stem", ("imagenet", "cifar"))
-        check_choice(shortcut, "ResNet shortcut", SHORTCUTS)
+        check_choice(stem, "ResNet stem", get_args(Stem))
+        check_choice(shortcut, "ResNet shortcut", get_args(Shortcut))
         channels = widths[0]
         if stem == "imagenet":
             self.conv1 = Conv2d(in_channels, channels, 7, stride=2, padding=3, bias=False)
@@ -156,30 +177,34 @@ class ResNet(Encoder):
 
 
 def load_published(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Load published weights of the same architecture; their classifier (`fc.*`) is ignored.
+    """Load published weights of the same architecture.
 
-    Nothing is loaded unless everything fits.
+    Their classifier (`fc.*`) is ignored. Nothing is loaded unless everything fits.
+
+    Args:
+        encoder: a network with torchvision's names, as `ResNet` has.
+        state_dict: weights by name.
     """
     given = {name: value for name, value in state_dict.items() if not name.startswith("fc.")}
     own = encoder.state_dict()
-    counters = {
-        name for name in own if name.endswith(".num_batches_tracked")
-    }  # old weights have none
+    # Old weights have no counters.
+    counters = {name for name in own if name.endswith(".num_batches_tracked")}
+    other_shape = [
+        f"{name} {list(given[name].shape)}, not {list(value.shape)}"
+        for name, value in own.items()
+        if name in given and given[name].shape != value.shape
+    ]
     problems = {
         "missing": sorted(own.keys() - given.keys() - counters),
         "unexpected": sorted(given.keys() - own.keys()),
-        "of another shape": [
-            f"{name} {list(given[name].shape)}, not {list(value.shape)}"
-            for name, value in own.items()
-            if name in given and given[name].shape != value.shape
-        ],
+        "of another shape": other_shape,
     }
-    if any(problems.values()):
-        found = "; ".join(
-            f"{kind}: {', '.join(names)}" for kind, names in problems.items() if names
-        )
+    said = [f"{kind}: {', '.join(names)}" for kind, names in problems.items() if names]
+    if said:
+        found = "; ".join(said)
         raise ValueError(
-            f"these weights do not fit {type(encoder).__name__}. {found}. Build the depth and stem they were trained "
+            f"these weights do not fit {type(encoder).__name__}. {found}. "
+            "Build the depth and stem they were trained "
             "with, and remove prefixes such as 'module.' from their names"
         )
     encoder.load_state_dict(own | given)

@@ -1,11 +1,15 @@
-"""SimpleConvNet of Biased-MNIST (Bahng et al., ICML 2020): 7×7 kernels see digits, 1×1 kernels only colours."""
+"""SimpleConvNet of Biased-MNIST (Bahng et al., ICML 2020).
+
+7×7 kernels see digits, 1×1 kernels only colours.
+"""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from fairmargin.networks.convolution import BatchNorm2d, Conv2d, normalize
-from fairmargin.networks.encoder import Encoder, activation, last_width
+from fairmargin.networks.batch_norm import BatchNorm2d, normalize
+from fairmargin.networks.convolution import Conv2d
+from fairmargin.networks.encoder import ActivationName, Encoder, activation, last_width
 
 
 class Block(nn.Sequential):
@@ -21,36 +25,36 @@ class Block(nn.Sequential):
 class SimpleConvNet(Encoder):
     """Blocks of convolution (with bias), batch norm and activation, without pooling in between.
 
-    `last_activation="tanh"` lets cosines of h reach [−1, 1]; after ReLU they stay in [0, 1]. `stride=2` in the first
-    convolution makes everything after it four times cheaper.
+    Args:
+        kernel_size: of every convolution.
+        last_activation: "tanh" lets cosines of h reach [−1, 1]; after ReLU they stay in [0, 1].
+        in_channels: channels of the images.
+        stride: of the first convolution; 2 makes everything after it four times cheaper.
+        widths: channels after each block.
     """
 
     def __init__(
         self,
         kernel_size: int = 7,
-        last_activation: str = "relu",
+        last_activation: ActivationName = "relu",
         in_channels: int = 3,
         *,
         stride: int = 1,
         widths: Sequence[int] = (16, 32, 64, 128),
     ) -> None:
         super().__init__(dim=last_width(widths))
-        self.stride, self.widths = stride, tuple(widths)
+        self.stride = stride
+        self.widths = tuple(widths)
         inputs = (in_channels, *widths[:-1])
         strides = (stride, *[1] * (len(widths) - 1))
-        activations = (*["relu"] * (len(widths) - 1), last_activation)
-        self.blocks = nn.Sequential(
-            *(
-                Block(
-                    Conv2d(before, width, kernel_size, stride=step, padding=kernel_size // 2),
-                    BatchNorm2d(width),
-                    activation(name),
-                )
-                for before, width, step, name in zip(
-                    inputs, widths, strides, activations, strict=True
-                )
-            )
-        )
+        relus: list[ActivationName] = ["relu"] * (len(widths) - 1)
+        activations = (*relus, last_activation)
+        blocks = []
+        for before, width, step, name in zip(inputs, widths, strides, activations, strict=True):
+            same = kernel_size // 2
+            convolution = Conv2d(before, width, kernel_size, stride=step, padding=same)
+            blocks.append(Block(convolution, BatchNorm2d(width), activation(name)))
+        self.blocks = nn.Sequential(*blocks)
         self.init_convolutions()
 
     def maps(self, images: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Batches spread over the processes of `torch.distributed`, with gradients.
 
-Both operations are exact adjoints: the gradient that reaches a rank is that of the *sum* of all ranks' losses. When
-every rank computes the same loss of the whole batch and parameter gradients are averaged over ranks, as
-`DistributedDataParallel` does, k ranks give exactly the gradient of one process with the whole batch.
-Without an initialised process group they return their input, so one script serves one process and many.
+Both operations are exact adjoints: the gradient that reaches a rank is that of the *sum* of all
+ranks' losses. When every rank computes the same loss of the whole batch and parameter gradients are
+averaged over ranks, as `DistributedDataParallel` does, k ranks give exactly the gradient of one
+process with the whole batch. Without an initialised process group they return their input, so one
+script serves one process and many.
 """
 
 import os
@@ -17,20 +18,24 @@ from torch import Tensor, nn
 
 
 def world_size() -> int:
+    """Return the number of processes; 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Each tensor [n, …] with the rows of all ranks, in rank order: [Σn, …]. Ranks may hold different numbers of rows.
+    """Return each tensor [n, …] with the rows of all ranks, in rank order: [Σn, …].
 
-    z, y, b = fairmargin.runtime.distributed.gather(z, y, b)
-    loss = losses.eps_supinfonce(z, y) + losses.fairkl(z, y, b)
+    Ranks may hold different numbers of rows. Gradients flow back to the rank of each row.
+
+    Example:
+        >>> z, y, b = gather(z, y, b)
+        >>> loss = losses.eps_supinfonce(z, y) + losses.fairkl(z, y, b)
     """
     return tuple(gather_with_place(tensor)[0] for tensor in tensors)
 
 
 def gather_with_place(tensor: Tensor) -> tuple[Tensor, slice]:
-    """The rows of all ranks, and which of them are this rank's."""
+    """Return the rows of all ranks, and which of them are this rank's."""
     if world_size() == 1:
         return tensor, slice(0, len(tensor))
     mine = torch.tensor([len(tensor)], device=tensor.device)
@@ -43,7 +48,7 @@ def gather_with_place(tensor: Tensor) -> tuple[Tensor, slice]:
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """The sum over ranks; the gradient is summed over ranks too."""
+    """Return the sum over ranks; the gradient is summed over ranks too."""
     if world_size() == 1:
         return tensor
     total: Tensor = _AllReduceSum.apply(tensor)
@@ -84,26 +89,36 @@ class _AllReduceSum(torch.autograd.Function):
 
 
 def rank() -> int:
+    """Return the number of this process; 0 without a process group."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def is_first() -> bool:
-    """Whether this process speaks for all of them; known before and after the group exists."""
+    """Return whether this process prints and writes for all of them.
+
+    This is known before the process group exists, and after.
+    """
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def processes(device: torch.device) -> Iterator[None]:
-    """Join the process group that `torchrun` describes in the environment, if it does, and leave it at the end."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or (
-        dist.is_available() and dist.is_initialized()
-    ):
+    """Join the process group that `torchrun` describes in the environment; leave it at the end.
+
+    Nothing happens without `torchrun`, or if the process is in a group already.
+
+    Args:
+        device: of this process; a GPU takes NCCL, a CPU gloo.
+    """
+    single = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if single or (dist.is_available() and dist.is_initialized()):
         yield
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # Its functions take the group as a default when they are defined. Imported later, by whatever compiles, they would keep
-    # the group and its threads alive to the interpreter's end, where they can abort the process.
+    # Its functions take the group as a default when they are defined. Imported later, by whatever
+    # compiles, they would keep the group and its threads alive to the interpreter's end, where they
+    # can abort the process.
     from torch.distributed.nn import functional  # noqa: F401
 
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -114,7 +129,13 @@ def processes(device: torch.device) -> Iterator[None]:
 
 
 def average_gradients(parameters: list[nn.Parameter]) -> None:
-    """The mean over ranks of every gradient, in one collective per type; a parameter without one counts as zero."""
+    """Replace every gradient by its mean over ranks, in one collective for each dtype.
+
+    A parameter without a gradient counts as zero.
+
+    Args:
+        parameters: the same on every rank, in the same order.
+    """
     if world_size() == 1:
         return
     for p in parameters:
@@ -125,14 +146,18 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
         flat = torch.cat([g.reshape(-1) for g in gradients])
         dist.all_reduce(flat)
         flat /= world_size()
-        for gradient, mean in zip(
-            gradients, flat.split([g.numel() for g in gradients]), strict=True
-        ):
+        means = flat.split([g.numel() for g in gradients])
+        for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether it is true on some rank; all ranks learn the same."""
+    """Return whether `flag` is true on some rank; all ranks get the same answer.
+
+    Args:
+        flag: this rank's answer.
+        device: where the collective runs.
+    """
     if world_size() == 1:
         return flag
     value = torch.tensor([float(flag)], device=device)
@@ -141,7 +166,7 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 
 
 def from_first_rank(value: Any) -> Any:
-    """What rank 0 holds, on every rank."""
+    """Return the value that rank 0 holds, on every rank."""
     if world_size() == 1:
         return value
     box = [value]
@@ -152,7 +177,8 @@ def from_first_rank(value: Any) -> Any:
 class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm whose training statistics are those of all ranks' samples together.
 
-    Note: `nn.SyncBatchNorm` runs on GPUs only and assumes equal shares; this one runs anywhere, shares may be empty.
+    Note: `nn.SyncBatchNorm` runs on GPUs only and assumes equal shares; this one runs anywhere,
+    shares may be empty.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -160,27 +186,22 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
             return super().forward(x)
         over = [0, *range(2, x.ndim)]
         full = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        n = all_reduce_sum(
-            torch.full(
-                (1,), float(x.numel() // max(x.shape[1], 1)), dtype=full.dtype, device=x.device
-            )
-        )
+        mine = float(x.numel() // max(x.shape[1], 1))
+        n = all_reduce_sum(torch.full((1,), mine, dtype=full.dtype, device=x.device))
         mean = all_reduce_sum(full.sum(over)) / n
         shape = [1, -1] + [1] * (x.ndim - 2)
         centred = full - mean.view(shape)
         variance = all_reduce_sum(centred.square().sum(over)) / n
-        self._follow(mean.detach(), (variance * (n / (n - 1).clamp_min(1))).detach())
+        self._update_running(mean.detach(), (variance * (n / (n - 1).clamp_min(1))).detach())
         normal = centred * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
             normal = normal * self.weight.view(shape) + self.bias.view(shape)
         return normal.to(x.dtype)
 
-    def _follow(self, mean: Tensor, variance: Tensor) -> None:
-        if (
-            self.running_mean is None
-            or self.running_var is None
-            or self.num_batches_tracked is None
-        ):
+    def _update_running(self, mean: Tensor, variance: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None:
+            return
+        if self.num_batches_tracked is None:
             return
         self.num_batches_tracked += 1
         share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
@@ -193,23 +214,27 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def synchronize_batch_norm(module: nn.Module) -> None:
-    """Replace every batch norm inside by one that counts all ranks' samples; parameters and buffers stay the same."""
+    """Replace every batch norm inside a module by a `SyncedBatchNorm`.
+
+    Parameters and buffers stay the same. Nothing happens with a single process.
+    """
     if world_size() == 1:
         return
     for parent in module.modules():
         for name, child in parent.named_children():
-            if isinstance(child, nn.modules.batchnorm._BatchNorm) and not isinstance(
-                child, SyncedBatchNorm
-            ):
-                synced = SyncedBatchNorm(
-                    child.num_features,
-                    child.eps,
-                    child.momentum,
-                    child.affine,
-                    child.track_running_stats,
-                )
-                synced.weight, synced.bias = child.weight, child.bias
-                for buffer, value in child.named_buffers():
-                    setattr(synced, buffer, value)
-                synced.train(child.training)
-                setattr(parent, name, synced)
+            if isinstance(child, SyncedBatchNorm):
+                continue
+            if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                setattr(parent, name, _synced(child))
+
+
+def _synced(norm: nn.modules.batchnorm._BatchNorm) -> SyncedBatchNorm:
+    """A synchronized batch norm with the same parameters and buffers."""
+    synced = SyncedBatchNorm(
+        norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
+    )
+    synced.weight, synced.bias = norm.weight, norm.bias
+    for buffer, value in norm.named_buffers():
+        setattr(synced, buffer, value)
+    synced.train(norm.training)
+    return synced

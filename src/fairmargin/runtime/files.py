@@ -1,12 +1,14 @@
-"""Files that are whole or not there, and weights as safetensors. Reading one never executes code."""
+"""Files that are written whole or not at all, and weights as safetensors.
+
+Reading one never executes code.
+"""
 
 import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -33,7 +35,13 @@ class DamagedCheckpoint(CheckpointError):
 def save_weights(
     path: Path, state_dict: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> Path:
-    """A safetensors file with each tensor's values and dtype; memory that tensors share is written for each."""
+    """Write a safetensors file with each tensor's values and dtype, and return its path.
+
+    Memory that tensors share is written for each of them.
+
+    Args:
+        metadata: texts to keep in the file's header.
+    """
     for name, tensor in state_dict.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(
@@ -55,7 +63,14 @@ def save_weights(
 def load_weights(
     path: Path, device: torch.device | str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(tensors, metadata) of a safetensors file."""
+    """Return (tensors by name, metadata) of a safetensors file.
+
+    Raises `DamagedCheckpoint` if it is missing or not whole.
+
+    Args:
+        path: of a safetensors file.
+        device: where the tensors are put.
+    """
     if not path.is_file():
         raise DamagedCheckpoint(path, "there is no such file")
     try:
@@ -67,7 +82,14 @@ def load_weights(
 
 
 def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
-    """The parts, one after another, as the file `path`: all of them on the disk, or what was there before."""
+    """Write the parts, one after another, to the file `path`.
+
+    Afterwards the file holds all of them, or what it held before.
+
+    Args:
+        path: in a folder that exists.
+        parts: contents of the file.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as file:
@@ -83,7 +105,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The rename itself reaches the disk; some file systems cannot be asked."""
+    """Make sure that a rename has reached the disk; some file systems cannot be asked."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -96,20 +118,28 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove(paths: Any) -> None:
-    """What cannot be removed now is removed at another save."""
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files; what cannot be removed now is left for another save."""
     for path in list(paths):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def write_failure(error: OSError, path: Path, size: int) -> str:
-    free = f", {_in_units(space)} are free" if (space := _free(path.parent)) is not None else ""
+    """Return a message about a file of `size` bytes that could not be written.
+
+    Args:
+        error: what the system said.
+        path: of the file.
+        size: of the file in bytes.
+    """
+    space = _free_bytes(path.parent)
+    free = "" if space is None else f", {_in_units(space)} are free"
     return f"cannot write {path}: {error.strerror or error} (it needs {_in_units(size)}{free})"
 
 
-def _free(folder: Path) -> int | None:
-    """Bytes, in the nearest folder that exists."""
+def _free_bytes(folder: Path) -> int | None:
+    """Free bytes in the nearest folder that exists."""
     for place in (folder, *folder.parents):
         with contextlib.suppress(OSError):
             return shutil.disk_usage(place).free

@@ -15,14 +15,12 @@ class Interrupted(Exception):
         self.number = number
 
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[str, int]]:
-        return Interrupted, (
-            str(self),
-            self.number,
-        )  # the way to another process: by default the number would be lost
+        # The way to another process: by default the number would be lost.
+        return Interrupted, (str(self), self.number)
 
 
 class Request:
-    """Whether someone asked to stop."""
+    """Whether a signal asked to stop: true once one has come. Its `number` is 0 until then."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -38,15 +36,17 @@ class Request:
 
 @contextmanager
 def stop_requests() -> Iterator[Request]:
-    """Listen for both signals; outside the main thread nothing can be heard.
+    """Listen for SIGINT and SIGTERM; outside the main thread no signal arrives.
 
-    Inside another such context the request is the same: what was asked of a worker is asked of each of its runs.
+    Inside another such context the request is the same one: a worker that was asked to stop passes
+    this on to each of its runs.
     """
     request = Request()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    if isinstance(listening := signal.getsignal(signal.SIGTERM), Request):
+    listening = signal.getsignal(signal.SIGTERM)
+    if isinstance(listening, Request):
         yield listening
         return
     before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,10 +1,11 @@
-"""Settings that PyTorch reads once, when it starts: made before it is imported, unless the user has chosen.
+"""Settings that PyTorch reads once, when it is imported. They do not override the user's.
 
-- **How threads wait.** GNU's OpenMP, which PyTorch's wheels bring, lets a thread that waits for another one spin for
-  milliseconds. On a machine with other work the other thread may wait for the very core on which this one spins: there
-  waiting threads sleep. On a quiet machine they spin for some microseconds first, because waking takes longer than most
-  waits last (docs/performance.md).
-- **As many threads as the container may use.** PyTorch counts cores, and knows nothing of a quota of their time.
+- **How threads wait.** GNU's OpenMP, which PyTorch's wheels bring, lets a thread that waits for
+  another one spin for milliseconds. On a machine with other work the other thread may wait for the
+  very core on which this one spins: there waiting threads sleep. On a quiet machine they spin for
+  some microseconds first, because waking takes longer than most waits last (docs/performance.md).
+- **As many threads as the container may use.** PyTorch counts cores, and knows nothing of a quota
+  of their time.
 - **Large pages** for large tensors: fewer faults and fewer misses of the address cache.
 """
 
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-# Whoever sets one of these has chosen how threads wait.
+# A user who sets one of these has chosen how threads wait.
 WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
 # Rounds that a waiting thread spins on a quiet machine before it sleeps.
 SPINS = "1000"
@@ -25,16 +26,26 @@ LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 
 
 def prepare() -> None:
-    """Make the settings in this process and those it starts; too late, and not done, once PyTorch is imported."""
+    """Make the settings in this process and those it starts.
+
+    Once PyTorch is imported it is too late, and nothing is done.
+    """
     if "torch" not in sys.modules:
         os.environ.update(settings(os.environ))
 
 
 def settings(chosen: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables to add to those that are set already."""
+    """Return environment variables to add to those that are set already.
+
+    Args:
+        chosen: the variables that are set.
+    """
     found: dict[str, str] = {}
     if not WAITING & chosen.keys():
-        found |= {"OMP_WAIT_POLICY": "passive"} if load() > SHARED else {"GOMP_SPINCOUNT": SPINS}
+        if load() > SHARED:
+            found["OMP_WAIT_POLICY"] = "passive"
+        else:
+            found["GOMP_SPINCOUNT"] = SPINS
     if LARGE_PAGES not in chosen:
         found[LARGE_PAGES] = "1"
     quota = cpu_quota()
@@ -44,7 +55,7 @@ def settings(chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 def load() -> float:
-    """Cores that others have kept busy during the last minute; 0 where the system does not say."""
+    """Return how many cores were busy during the last minute; 0 where the system does not say."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -52,7 +63,7 @@ def load() -> float:
 
 
 def _cores() -> int:
-    """That this process may run on."""
+    """Number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -61,7 +72,9 @@ def _cores() -> int:
 def cpu_quota(
     groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> float:
-    """Cores' worth of time that this process's control groups (Linux) allow it; infinite without a limit.
+    """Return how many cores' worth of time this process may use; infinite without a limit.
+
+    The limit is that of its control groups (Linux).
 
     Args:
         groups: where control groups are mounted.
@@ -100,9 +113,8 @@ def _version_2(folder: Path) -> float:
 def _version_1(folder: Path) -> float:
     """A file each for quota and period; −1 without a limit."""
     try:
-        quota, period = (
-            int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period")
-        )
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
         return quota / period if quota > 0 else math.inf
     except (OSError, ValueError):
         return math.inf

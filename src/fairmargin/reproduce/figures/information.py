@@ -16,8 +16,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from fairmargin.losses._pairs import Block, masked_logsumexp
-from fairmargin.losses.contrastive import FORMS
+from fairmargin.losses.members import FORMS
+from fairmargin.losses.pairs import Block, masked_logsumexp
 from fairmargin.reproduce.figures.margin import CURVES
 
 DIMENSIONS = 4

@@ -14,8 +14,8 @@ import torch
 from matplotlib import pyplot as plt
 from torch import Tensor
 
-from fairmargin.losses._pairs import Block
-from fairmargin.losses.contrastive import FORMS
+from fairmargin.losses.members import FORMS
+from fairmargin.losses.pairs import Block
 
 # ε → colour.
 CURVES = {0.0: "#9aa5b1", 1.0: "#6aa5d9", 3.0: "#2f6db5", math.inf: "#152f52"}

@@ -18,10 +18,11 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from fairmargin.losses._fairkl import DIVERGENCES, Moments
+from fairmargin.losses.choices import Divergence
+from fairmargin.losses.divergences import DIVERGENCES, Moments
 from fairmargin.reproduce.figures.symbols import ALIGNED, ANCHOR, CONFLICTING
 
-SHOWN_DIVERGENCES = ("mean", "moments", "kl", "jeffreys")
+SHOWN_DIVERGENCES: tuple[Divergence, ...] = ("mean", "moments", "kl", "jeffreys")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def toy(
 
     aligned = sample(spread_aligned)
     conflicting = sample(spread_conflicting)
-    divergence = {}
+    divergence: dict[str, float] = {}
     for name in SHOWN_DIVERGENCES:
         value = DIVERGENCES[name](_moments(aligned), _moments(conflicting), 0.0)
         divergence[name] = value.item()
