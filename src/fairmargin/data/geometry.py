@@ -47,24 +47,35 @@ class Geometry:
     def side(self) -> int:
         return self.resize if self.crop is None else self.crop
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of what comes out."""
+        return 3, self.side, self.side
+
     def __call__(self, path: Path) -> Tensor:
-        image = _centre(_to_size(_read(path, self.square), self.resize, self.stretch), self.side)
+        return self.fit(_read(path))
+
+    def fit(self, image: Image.Image) -> Tensor:
+        """uint8 [3, side, side] from a picture of any size and mode."""
+        image = image.convert("RGB")
+        if self.square is not None:
+            image = _centre(image, self.square)
+        image = _centre(_to_size(image, self.resize, self.stretch), self.side)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()  # [3, side, side]
 
 
-def _read(path: Path, square: int | None) -> Image.Image:
+def _read(path: Path) -> Image.Image:
     """Note: as in the public codes, the picture is not turned by its EXIF data; that is why this is not `open_rgb`."""
     check_file(path)
     try:
         with Image.open(path, formats=FORMATS) as file:
-            image = file.convert("RGB")
+            return file.convert("RGB")
     except (
         Exception
     ) as error:  # the readers of broken files fail in many ways; each becomes a reason
         raise UnreadableImage(
             path, f"cannot be decoded ({error}); copy it again from its archive"
         ) from error
-    return image if square is None else _centre(image, square)
 
 
 def _to_size(image: Image.Image, resize: int, stretch: bool) -> Image.Image:

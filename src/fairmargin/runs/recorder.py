@@ -14,6 +14,7 @@ from fairmargin import evaluate
 from fairmargin.batch import Batch
 from fairmargin.config import Config, dump
 from fairmargin.data import Data, Split
+from fairmargin.data.preprocessing import preprocessing_of
 from fairmargin.evaluate.accuracy import aligned_cells
 from fairmargin.loop import Training
 from fairmargin.runs import build, checkpoint
@@ -112,6 +113,7 @@ class Journal:
                     "test": len(data.test),
                 },
                 "notes": info.notes,
+                "preprocessing": preprocessing_of(data).as_dict(),
             }
         )
 
