@@ -1,4 +1,4 @@
-"""The house is read downwards: a part of the package imports only from the parts above it."""
+"""A part of the package imports only from the parts above it, so that it can be read downwards."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import fairmargin
 
 PACKAGE = Path(fairmargin.__file__).parent
-# From top to bottom, as in docs/architecture.md.
+# From top to bottom: the way of a sample from the data to reports and commands.
 ORDER = (
     "version",
     "batch",
@@ -33,7 +33,7 @@ ORDER = (
     "cli",
     "__main__",
 )
-# (module, part below it that it imports): why. Each has a comment where it stands.
+# (module, part below it that it imports): why. The import itself has a comment, too.
 EXCEPTIONS = {
     ("methods.dfr", "evaluate"): "its second stage is the linear probe of evaluation",
     ("bias.capture", "runs"): "the capturing model is trained by an ordinary run",
@@ -54,7 +54,7 @@ def modules():
 
 
 def imported_parts(file):
-    """Parts of the package that a file imports, wherever in the file, but not those only for types."""
+    """Parts of the package that a file imports, also in functions, but not for types only."""
     tree = ast.parse(file.read_text("utf-8"))
     skipped = set()
     for node in ast.walk(tree):

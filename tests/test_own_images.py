@@ -1,4 +1,4 @@
-"""People's own images, all of which are the dataset "folder": no run is taken for one on other images."""
+"""People's own images all are the dataset "folder": runs on different ones are kept apart."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from fairmargin.runs.folder import RunRecord
 QUICK = [
     word
     for change in (
-        "data.image_size=16", "network.name=simple-conv-3", "network.widths=[4]", "train.epochs=2", "train.batch_size=8",
-        "train.device=cpu", "evaluate.resamples=10",
+        "data.image_size=16", "network.name=simple-conv-3", "network.widths=[4]",
+        "train.epochs=2", "train.batch_size=8", "train.device=cpu", "evaluate.resamples=10",
     )
     for word in ("--set", change)
 ]  # fmt: skip
@@ -32,7 +32,7 @@ def table(
     valid_bias: str | None = None,
     more: int = 0,
 ) -> Path:
-    """24 pictures of two classes, 12 (and `more`) for training, 4 for validation and 8 for the test."""
+    """24 pictures of two classes: 12 (and `more`) to train, 4 to validate and 8 to test."""
     rows = ["path,label,bias,split"]
     folder = file.parent / f"{file.stem} pictures"
     folder.mkdir()

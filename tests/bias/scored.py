@@ -1,4 +1,4 @@
-"""Scores that no model was trained for: whatever features a test wants, in the file that a run reads."""
+"""Write the features that a test wants as a score file, without training a model."""
 
 import torch
 

@@ -1,4 +1,7 @@
-"""Bias scores from the model that makes them to the methods that use them, and what must never pass between."""
+"""Bias scores, from the model that makes them to the methods that use them.
+
+Bias labels must never pass between the two.
+"""
 
 import json
 import shlex
@@ -127,7 +130,10 @@ def test_a_step_with_scores_of_0_and_1_is_the_labelled_step(options):
 
 
 def test_a_training_with_scores_of_0_and_1_is_the_labelled_training(tmp_path):
-    """From the file to the weights, in float32. Adam would blow up the rounding of gradients that are 0."""
+    """From the file to the weights, in float32.
+
+    Adam would magnify the rounding of gradients that are 0.
+    """
     plain = ["optimizer.name=sgd", "players.probe.name=sgd"]
     data = build.data(config())
     write_scores(tmp_path, data, one_hot)
@@ -268,7 +274,8 @@ def test_a_one_pixel_model_finds_the_tint_and_not_the_bar(tmp_path):
     for split, pseudo in ((data.train, clusters["train"]), (data.valid, clusters["valid"])):
         cells = count_cells(split.bias, pseudo, 4, 4)
         assert cells.amax(1).sum() > 0.95 * len(split)
-    # Two of each class may leave a rare tint with the usual one, and still put no usual sample with the rare ones.
+    # Two of each class may leave a rare tint with the usual one, and still put no usual sample with
+    # the rare ones.
     unusual = cluster(features, labels, 2, of="class", seed=0)["train"] == 1
     conflicting = data.train.bias != data.train.labels
     assert (unusual & conflicting).sum() > 0.5 * conflicting.sum()
@@ -390,7 +397,10 @@ def test_scores_of_something_else_are_refused(tmp_path):
 
 
 def test_another_seed_is_refused_unless_the_file_itself_is_named(tmp_path):
-    """With the data of one seed for all, the features fit; whether one capture should serve many seeds is for people to say."""
+    """With the data of one seed for all, the features fit.
+
+    People decide whether one capture should serve many seeds, by naming the file.
+    """
     data = build.data(config("data.seed=7"))
     file = write_scores(tmp_path, data, one_hot)
     by_folder = config("data.seed=7", f"data.scores={tmp_path}", bias="scores", seed=1)
@@ -454,7 +464,7 @@ def test_data_that_changed_under_a_finished_capture_are_noticed(tmp_path, monkey
     capture.make(chosen, tmp_path, console=quiet())
     changed = build.data(config("data.noise=0.1"))
     monkeypatch.setattr(build, "data", lambda config: changed)
-    with pytest.raises(ValueError, match=r"made when the data were others.*Remove its folder"):
+    with pytest.raises(ValueError, match=r"made from other data.*Remove its folder"):
         capture.make(chosen, tmp_path, console=quiet())
 
 
@@ -489,7 +499,10 @@ def test_clusters_of_a_class_are_numbered_by_size_and_assign_held_out_samples():
 
 
 def test_clusters_over_all_mean_the_same_in_every_class():
-    """Class 0 is mostly in direction 0 and class 1 in direction 1: for itself, each calls its own direction 0."""
+    """Class 0 is mostly in direction 0 and class 1 in direction 1.
+
+    Clustered for itself, each class calls its own direction 0.
+    """
     x, group = blobs([50, 40])
     y = torch.where(torch.arange(len(x)) % 5 == 0, 1 - group, group)
     features, labels = {"train": x, "valid": x[:0]}, {"train": y, "valid": y[:0]}
@@ -585,7 +598,7 @@ def test_every_batch_brings_its_own_features(scored):
     ],
 )
 def test_other_bias_labels_change_nothing_in_training(tmp_path, bias, method, changes):
-    """The labels that only judge may be anything: the weights and the choice of the epoch are the same."""
+    """Hidden labels may be anything: the weights and the choice of the epoch are the same."""
     chosen = config(f"data.scores={tmp_path}", *changes, method=method, bias=bias)
     true = build.data(chosen)
     shuffled = {
@@ -792,7 +805,8 @@ def test_mistakes_are_said_in_one_message(tmp_path, monkeypatch, words, expected
 )
 def test_two_processes_share_the_scores_by_index(tmp_path):
     """Made and used under torchrun, they give the features and the weights of one process."""
-    # Adam would blow up the rounding of gradients that are 0, as of a bias in front of a batch norm.
+    # Adam would magnify the rounding of gradients that are 0, such as that of a bias before a batch
+    # norm.
     small = [word for change in (*SMALL, "optimizer.name=sgd") for word in ("--set", change)]
     write_scores(tmp_path, build.data(config()), colours)
     used = ["--set", f"data.scores={tmp_path / FILE}"]

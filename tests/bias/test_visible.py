@@ -1,4 +1,4 @@
-"""A run finds out once what its method may know of the bias, and reads its data once to name them."""
+"""A run decides once what its method may know of the bias, and hashes its data once."""
 
 from collections import Counter
 

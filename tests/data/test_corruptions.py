@@ -1,4 +1,7 @@
-"""Each corruption against a small formulation of its own (one image, one pixel, another library); what all share."""
+"""Each corruption against a small formulation of its own, and what all share.
+
+The formulation is for one image or one pixel, or from another library.
+"""
 
 import colorsys
 import math
@@ -24,8 +27,8 @@ from fairmargin.data.corruptions.plasma import plasma
 
 SIZE = 32
 RANDOM = (
-    "gaussian-noise", "shot-noise", "impulse-noise", "speckle-noise", "glass-blur", "motion-blur", "snow", "frost",
-    "fog", "elastic", "spatter",
+    "gaussian-noise", "shot-noise", "impulse-noise", "speckle-noise", "glass-blur", "motion-blur",
+    "snow", "frost", "fog", "elastic", "spatter",
 )  # fmt: skip
 
 
@@ -257,7 +260,7 @@ def test_gaussian_blur_filters_each_channel(images):
 
 
 def test_glass_blur_copies_pixel_by_pixel(images):
-    """Level 1's filter has one tap; what is left are the copies, here as nested loops over one image."""
+    """Level 1's filter has one tap; the copies are left, here as nested loops over one image."""
     random = streams(2)
     out = blur.glass_blur(images[:2], 1, random)
     for n, r in enumerate(streams(2)):
@@ -361,7 +364,10 @@ def test_plasma_is_rougher_for_a_smaller_decay():
 
 
 def test_plasma_is_diamond_square():
-    """The 4×4 case written out: corner 0, then midpoints from four neighbours on the torus, w² = 100² and 50²."""
+    """The 4×4 case written out: corner 0, then midpoints from four neighbours on the torus.
+
+    w² = 100² and 50².
+    """
     u = np.random.default_rng([0, 0]).uniform(-1, 1, (4, 4))
     a = np.zeros((4, 4))
     a[2, 2] = 100**2 * u[2, 2]

@@ -166,7 +166,10 @@ def test_files_are_painted_as_arrays_are(tmp_path, kind):
 
 
 def test_files_without_their_bias_labels_are_painted_still(tmp_path):
-    """Methods that may not see the bias get the split with its labels taken off; the pictures must not change."""
+    """Methods that may not see the bias get the split without its labels.
+
+    The pictures must not change.
+    """
     data = inject.inject(of(files(tmp_path, 40), 2), "colour:0.9")
     hidden = replace(data.train, bias=None)
     assert torch.equal(hidden.images(torch.arange(40)), data.train.images(torch.arange(40)))

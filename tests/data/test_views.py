@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
-from fairmargin.data import views
+from fairmargin.data import image_ops, views
 from fairmargin.data.views import (
     CIFAR10,
     HALF,
@@ -64,7 +64,7 @@ def test_floats_are_refused():
 def test_crop_is_a_slice():
     x = pixels(5, 8, 10)
     top, left = torch.tensor([0, 1, 2, 3, 4]), torch.tensor([6, 0, 3, 2, 5])
-    out = views.crop(x, top, left, 4)
+    out = image_ops.crop(x, top, left, 4)
     for i in range(5):
         assert torch.equal(out[i], x[i, :, top[i] : top[i] + 4, left[i] : left[i] + 4])
 
@@ -98,7 +98,7 @@ def test_flip_mirrors_about_half():
 def test_rotation_by_right_angles_is_exact():
     for side in (5, 8):
         x = pixels(4, side, side)
-        out = views.rotate(x, torch.tensor([0.0, 90.0, 180.0, -90.0]))
+        out = image_ops.rotate(x, torch.tensor([0.0, 90.0, 180.0, -90.0]))
         for i, quarters in enumerate((0, 1, 2, 3)):
             assert torch.equal(out[i], x[i].rot90(quarters, (1, 2)))
 
@@ -106,7 +106,7 @@ def test_rotation_by_right_angles_is_exact():
 def test_rotation_agrees_with_pillow():
     x = pixels(4, 12, 9)
     angles = [-17.3, 8.1, 33.7, 120.2]
-    out = views.rotate(x, torch.tensor(angles))
+    out = image_ops.rotate(x, torch.tensor(angles))
     for i, angle in enumerate(angles):
         expected = from_pil(to_pil(x[i]).rotate(angle)) * 255
         assert (out[i] != expected).any(
@@ -117,7 +117,7 @@ def test_rotation_agrees_with_pillow():
 def test_resized_crop_of_the_whole_image_is_the_image():
     x = pixels() / 255
     zero, full = torch.zeros(6, dtype=torch.long), torch.full((6,), 8)
-    assert torch.equal(views.resized_crop(x, zero, zero, full, full, 8), x)
+    assert torch.equal(image_ops.resized_crop(x, zero, zero, full, full, 8), x)
     torch.testing.assert_close(ResizedCrop(8, scale=(1.0, 1.0), ratio=(1.0, 1.0))(x, None), x)
 
 
@@ -125,7 +125,7 @@ def test_resized_crop_of_the_whole_image_is_the_image():
 def test_resized_crop_agrees_with_pillow_enlarging_and_shrinking(size: int):
     x = pixels(4, 16, 24)
     boxes = torch.tensor([[0, 0, 16, 24], [3, 5, 7, 11], [9, 1, 7, 23], [15, 20, 1, 4]])
-    out = views.resized_crop(x / 255, *boxes.T, size)
+    out = image_ops.resized_crop(x / 255, *boxes.T, size)
     for i, (top, left, height, width) in enumerate(boxes.tolist()):
         part = to_pil(x[i]).crop((left, top, left + width, top + height))
         expected = from_pil(part.resize((size, size), Image.Resampling.BILINEAR))
@@ -184,9 +184,9 @@ def test_grey_needs_colours():
 @pytest.mark.parametrize(
     ("adjust", "enhance"),
     [
-        (views.adjust_brightness, ImageEnhance.Brightness),
-        (views.adjust_contrast, ImageEnhance.Contrast),
-        (views.adjust_saturation, ImageEnhance.Color),
+        (image_ops.adjust_brightness, ImageEnhance.Brightness),
+        (image_ops.adjust_contrast, ImageEnhance.Contrast),
+        (image_ops.adjust_saturation, ImageEnhance.Color),
     ],
 )
 def test_blends_agree_with_pillow(adjust, enhance):
@@ -206,19 +206,19 @@ def test_hue_turns_pure_colours():
         [[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0.5, 0.5, 0.5], [0, 0, 0]]
     )
     x = colours.view(6, 3, 1, 1)
-    third = views.adjust_hue(x, torch.full((6,), 1 / 3)).view(6, 3)
+    third = image_ops.adjust_hue(x, torch.full((6,), 1 / 3)).view(6, 3)
     expected = torch.tensor(
         [[0, 1.0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 1], [0.5, 0.5, 0.5], [0, 0, 0]]
     )
     torch.testing.assert_close(third, expected, atol=1e-6, rtol=0)
-    sixth_back = views.adjust_hue(x[:1], torch.tensor([-1 / 6])).view(3)
+    sixth_back = image_ops.adjust_hue(x[:1], torch.tensor([-1 / 6])).view(3)
     torch.testing.assert_close(sixth_back, torch.tensor([1.0, 0, 1]), atol=1e-6, rtol=0)
 
 
 def test_hue_agrees_with_colorsys():
     x = torch.rand(1, 3, 20, 20, generator=generator())
     for shift in (-0.5, -0.1, 0.0, 0.07, 0.5):
-        out = views.adjust_hue(x, torch.tensor([shift]))
+        out = image_ops.adjust_hue(x, torch.tensor([shift]))
         for rgb, ours in zip(x[0].flatten(1).T.tolist(), out[0].flatten(1).T, strict=True):
             h, s, v = colorsys.rgb_to_hsv(*rgb)
             expected = torch.tensor(colorsys.hsv_to_rgb((h + shift) % 1, s, v))
@@ -242,7 +242,7 @@ def test_jitter_applies_each_operation_once_in_the_images_own_order():
         order = u[i, 4:8].argsort().tolist()
         for kind in order if u[i, 8] < 0.8 else []:
             centre, strength = (0, 0.1) if kind == 3 else (1, 0.4)
-            image = views.ADJUSTMENTS[kind](
+            image = image_ops.ADJUSTMENTS[kind](
                 image, centre + strength * (2 * u[i, kind : kind + 1] - 1)
             )
         torch.testing.assert_close(out[i : i + 1], image, atol=1e-5, rtol=0)

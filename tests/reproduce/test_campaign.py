@@ -16,7 +16,8 @@ from fairmargin.reproduce.estimate import estimates
 from fairmargin.runs.folder import RunRecord
 from fairmargin.sweep.local import Local
 
-ONE_OF_EACH = {  # a cell for each dataset and each thing that only some cells need
+# A cell for each dataset and each thing that only some cells need.
+ONE_OF_EACH = {
     "3": "end:rho=0.999",
     "4": "bffhq/eps-supinfonce+fairkl:ratio_pct=0.5@authors",
     "10": "eps-supinfonce+fairkl:with_head:ratio_pct=2.0@paper",
@@ -24,14 +25,10 @@ ONE_OF_EACH = {  # a cell for each dataset and each thing that only some cells n
     "figure5": "eps-supcon:rho=0.999;eps=0.1",
     "fairkl": "*sampler=bias-aware",
 }
+SLOW = [pytest.param(what, marks=pytest.mark.slow) for what in ONE_OF_EACH if what != "fairkl"]
 
 
-QUICK = "fairkl"
-
-
-@pytest.mark.parametrize(
-    "what", [w if w == QUICK else pytest.param(w, marks=pytest.mark.slow) for w in ONE_OF_EACH]
-)
+@pytest.mark.parametrize("what", ["fairkl", *SLOW])
 def test_a_cell_runs_on_generated_data(what: str, tmp_path: Path) -> None:
     (task,) = plan(cells(what, pattern=ONE_OF_EACH[what]), "smoke", [0], tmp_path)
     outcome = perform(task)
@@ -114,26 +111,12 @@ def test_without_the_data_a_cell_says_how_to_get_them(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_campaign_goes_on(tmp_path: Path) -> None:
-    """SIGKILL in the middle of a run; the same command again gives what an undisturbed one gives."""
-    command = [
-        sys.executable,
-        "-m",
-        "fairmargin",
-        "reproduce",
-        "fairkl",
-        "--cell",
-        "*:moments",
-        "--budget",
-        "smoke",
-    ]
-    changes = [
-        "--set",
-        "train.steps=60",
-        "--set",
-        "train.epochs=2",
-        "--set",
-        "train.checkpoint_seconds=0",
-    ]
+    """After SIGKILL during a run, the same command gives what an undisturbed one gives."""
+    command = [sys.executable, "-m", "fairmargin", "reproduce", "fairkl"]
+    command += ["--cell", "*:moments", "--budget", "smoke"]
+    changes = []
+    for change in ("train.steps=60", "train.epochs=2", "train.checkpoint_seconds=0"):
+        changes += ["--set", change]
     quiet = os.environ | {"OMP_NUM_THREADS": "1"}
     (task,) = plan(cells("fairkl", pattern="*:moments"), "smoke", [0], tmp_path / "killed")
     with subprocess.Popen(
@@ -143,9 +126,7 @@ def test_a_killed_campaign_goes_on(tmp_path: Path) -> None:
         while not list(task.folder.glob("checkpoints/*")) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-    assert list(task.folder.glob("checkpoints/*")), (
-        "it did not get so far that there is something to go on from"
-    )
+    assert list(task.folder.glob("checkpoints/*")), "it was killed before its first checkpoint"
     assert not task.finished
     for out in ("killed", "whole"):
         subprocess.run(
@@ -164,8 +145,8 @@ def test_a_killed_campaign_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_dfa_is_timed_though_the_drawn_set_is_too_small_for_its_first_stage(tmp_path: Path) -> None:
-    """Of a few drawn images the 400 epochs of the preset are fewer steps than come before the swap."""
+def test_dfa_is_timed_on_fewer_images_than_its_first_stage_needs(tmp_path: Path) -> None:
+    """With few generated images, 400 epochs are fewer steps than come before the swap."""
     wanted = cells("4", pattern="corrupted-cifar10/dfa:ratio_pct=5.0")
     (task,) = plan(wanted, "paper", [0], tmp_path)
     assert task.cell.config("paper", 0).method.options["swap_start"] == 10_000
@@ -191,14 +172,8 @@ def test_an_estimate_grows_with_the_images(tmp_path: Path) -> None:
 
 
 def test_what_could_not_run_is_said_and_is_no_success(tmp_path: Path) -> None:
-    nothing = [
-        "--set",
-        f"data.root={tmp_path / 'nothing'}",
-        "--out",
-        str(tmp_path / "out"),
-        "--budget",
-        "paper",
-    ]
+    nothing = ["--set", f"data.root={tmp_path / 'nothing'}", "--budget", "paper"]
+    nothing += ["--out", str(tmp_path / "out")]
     for what in (
         ["3", "--cell", "ce:rho=0.99", "--seeds", "1"],
         ["figure5", "--cell", "eps-supcon:*eps=0", "--seeds", "1"],

@@ -7,32 +7,20 @@ from fairmargin import config as configuration
 from fairmargin.cli.app import app
 from fairmargin.data.views import Flip, ResizedCrop, without_colour
 from fairmargin.reproduce import budgets, files, synthetic
-from fairmargin.reproduce.cells import EPSILONS, READINGS, RHOS, cells
+from fairmargin.reproduce.cells import EPSILONS, RHOS, cells
 from fairmargin.reproduce.command import chosen
 from fairmargin.reproduce.published import published, weights
+from fairmargin.reproduce.readings import READINGS
 from fairmargin.runs import build
+
+TABLES = ("1", "2", "3", "4", "5", "8", "9", "10", "11", "12")
 
 
 def test_every_published_number_is_there() -> None:
     assert sum(number.std is not None for number in published()) == 180
-    assert {number.table for number in published()} == {
-        "1",
-        "2",
-        "3",
-        "4",
-        "5",
-        "8",
-        "9",
-        "10",
-        "11",
-        "12",
-        "text",
-    }
-    best = next(
-        n
-        for n in published()
-        if (n.table, n.method, n.setting) == ("3", "eps-supinfonce+fairkl", "rho=0.99")
-    )
+    assert {number.table for number in published()} == {*TABLES, "text"}
+    by_place = {(number.table, number.method, number.setting): number for number in published()}
+    best = by_place["3", "eps-supinfonce+fairkl", "rho=0.99"]
     assert (best.mean, best.std, best.origin) == (97.86, 0.02, "paper")
 
 
@@ -212,16 +200,8 @@ def test_a_file_is_the_configuration_of_its_cell(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_chosen_cells_and_runs_nothing(tmp_path: Path) -> None:
-    words = [
-        "reproduce",
-        "3",
-        "--cell",
-        "ce:rho=0.99",
-        "--write-configs",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "runs"),
-    ]
+    words = ["reproduce", "3", "--cell", "ce:rho=0.99"]
+    words += ["--write-configs", str(tmp_path), "--out", str(tmp_path / "runs")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     (file,) = tmp_path.rglob("*.toml")

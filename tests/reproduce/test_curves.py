@@ -8,7 +8,7 @@ from fairmargin.reproduce.figures import curves
 
 
 def begin(cell: Cell, out: Path, seed: int, accuracies: list[float]) -> None:
-    """What a run at the published protocol leaves that a curve is read from."""
+    """Write what a curve is read from: a run at the published protocol with these accuracies."""
     folder = cell.folder(out, "paper", seed)
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(configuration.dump(cell.config("paper", seed)))
@@ -40,9 +40,8 @@ def test_a_run_that_goes_on_has_a_curve_beside_the_ledger(tmp_path: Path) -> Non
     assert (tmp_path / "docs" / "curves.png").stat().st_size > 10_000
     assert "curves.png" in (tmp_path / "docs" / "ledger.md").read_text("utf-8")
     drawn = (tmp_path / "docs" / "curves.svg").read_text("utf-8")
-    keep_ledger(
-        tmp_path / "elsewhere", tmp_path / "docs", None, print
-    )  # its runs are not at hand: it stays
+    # Without its run at hand the curve stays as it was.
+    keep_ledger(tmp_path / "elsewhere", tmp_path / "docs", None, print)
     assert curves.read(tmp_path / "docs") == [curve]
     assert (tmp_path / "docs" / "curves.svg").read_text("utf-8") == drawn
 

@@ -1,5 +1,6 @@
-"""The five figures: the numbers they show, files that are pictures, and what is said when there is nothing to draw."""
+"""The five figures: the numbers they show, their files, and messages without anything to draw."""
 
+import itertools
 import json
 import math
 import statistics
@@ -14,12 +15,9 @@ from rich.console import Console
 from fairmargin import config
 from fairmargin.evaluate.similarity import similarities
 from fairmargin.report.runs import Run, read_run
-from fairmargin.reproduce.figures.illustrations import figure_1, figure_3, figure_4
-from fairmargin.reproduce.figures.measured import (
-    Row,
-    figure_2,
-    figure_5,
-)
+from fairmargin.reproduce.figures.deviations import figure_4
+from fairmargin.reproduce.figures.illustrations import figure_1, figure_3
+from fairmargin.reproduce.figures.measured import Row, figure_2, figure_5
 from fairmargin.run import run as train
 
 METHODS = ("eps-supcon", "eps-supinfonce")
@@ -27,7 +25,7 @@ SETS = ("positive-aligned", "positive-conflicting")
 
 
 def numbers(drawn):
-    """What a figure says it shows, after a look at its pictures."""
+    """Return the numbers that a figure shows, after checks of its pictures."""
     assert drawn.svg.suffix == ".svg"
     assert ElementTree.parse(drawn.svg).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     with Image.open(drawn.png) as picture:
@@ -44,17 +42,13 @@ def row(method="eps-supcon", rho=0.99, epsilon=0.0, accuracies=(0.9, 0.92, 0.94)
 
 
 def grid(left_out=()):
-    return [
-        row(
-            method,
-            rho,
-            epsilon,
-            () if (method, rho, epsilon) in left_out else (rho - 0.1, rho - 0.08),
-        )
-        for method in METHODS
-        for rho in (0.999, 0.99)
-        for epsilon in (0.5, 0.0)
-    ]
+    """A row for each method, ρ and ε; those left out have no accuracies."""
+    rows = []
+    for place in itertools.product(METHODS, (0.999, 0.99), (0.5, 0.0)):
+        method, rho, epsilon = place
+        accuracies = () if place in left_out else (rho - 0.1, rho - 0.08)
+        rows.append(row(method, rho, epsilon, accuracies))
+    return rows
 
 
 def fake_run(*epochs, seed=0, folder="some-run"):
@@ -77,9 +71,8 @@ def test_figure_1_says_what_a_margin_does(tmp_path):
         positives, negatives = (
             [p["distance"] for p in points if p["positive"] is kind] for kind in (True, False)
         )
-        assert (
-            least < min(negatives) - max(positives) < most
-        )  # every positive is closer than every negative
+        # Every positive is closer than every negative.
+        assert least < min(negatives) - max(positives) < most
         assert shown[panel]["margin"] == pytest.approx(min(negatives) - max(positives))
         for aligned in (True, False):  # each bias has samples of both classes
             assert sum(p["positive"] for p in points if p["aligned"] is aligned) == 6
@@ -126,10 +119,9 @@ def test_figure_2_shows_mean_and_sample_deviation_in_per_cent(tmp_path):
     assert (first["method"], first["rho"], first["epsilon"]) == ("eps-supcon", 0.99, 0)
     assert first["mean"] == pytest.approx(92)
     assert first["deviation"] == pytest.approx(statistics.stdev([90, 92, 94]))
-    assert (second["mean"], second["deviation"]) == (
-        pytest.approx(50),
-        None,
-    )  # one seed has no deviation
+    assert second["mean"] == pytest.approx(50)
+    # One seed has no deviation.
+    assert second["deviation"] is None
 
 
 def test_figure_2_marks_what_was_not_run(tmp_path):
@@ -205,8 +197,8 @@ def test_figure_5_without_runs_names_the_command(tmp_path):
         figure_5({}, tmp_path)
     unasked = fake_run(1)
     del unasked.events[0]["similarity"]
-    told = r"some-run holds no similarities by epoch.*evaluate\.similarities=true.*fairmargin reproduce figure5"
-    with pytest.raises(ValueError, match=told):
+    message = r"some-run holds no similarities by epoch.*evaluate\.similarities=true.*"
+    with pytest.raises(ValueError, match=message + "fairmargin reproduce figure5"):
         figure_5({("eps-supcon", 0.0): unasked}, tmp_path)
     with pytest.raises(
         ValueError, match="unknown method of Figure 5 'supcon': did you mean 'eps-supcon'"

@@ -1,8 +1,9 @@
-"""Cells whose number the paper quotes from somebody else are trained as that publication's code trains.
+"""Cells whose number the paper quotes are trained as the code of the quoted publication trains.
 
-The figures were read in the public codes: grayhong/bias-contrastive-learning (Hong & Yang), kakaoenterprise/
-Learning-Debiased-Disentangled (Lee et al.), clovaai/rebias (Bahng et al.) and HobbitLong/SupContrast (Khosla et al.).
-Methods whose settings nobody published are in UNPUBLISHED, with the row of docs/fidelity.md that says what is done instead.
+The settings were read in the public codes: grayhong/bias-contrastive-learning (Hong & Yang),
+kakaoenterprise/Learning-Debiased-Disentangled (Lee et al.), clovaai/rebias (Bahng et al.) and
+HobbitLong/SupContrast (Khosla et al.). Methods whose settings are not published are in UNPUBLISHED,
+with the row of docs/fidelity.md that says what is done instead.
 """
 
 import re
@@ -19,7 +20,8 @@ from fairmargin.reproduce.show import recipe
 
 FIDELITY = Path(__file__).parents[2] / "docs" / "fidelity.md"
 
-# Table 3: every script has Adam, decay 1e-4, whole batches of 128, 80 epochs, ×0.1 after a third and two thirds of them.
+# Table 3: every script has Adam, decay 1e-4, whole batches of 128, and 80 epochs with the rate
+# ×0.1 after a third and two thirds of them.
 HONG_MNIST = {
     "network.name": "simple-conv-7",
     "optimizer.name": "adam",
@@ -101,7 +103,7 @@ ORIGINS: dict[tuple[str, ...], dict[str, Any]] = {
     | {"train.epochs": 30 + 120, "method.pretrain_epochs": 30, "method.entropy_weight": 0.36},
     ("imagenet9", "rubi"): HONG_IMAGENET | REBIAS,
     ("imagenet9", "rebias"): HONG_IMAGENET | REBIAS | {"method.sigma": "median"},
-    # Cross-entropy of SupContrast, as which the maintainers of that table's source train a classifier.
+    # Like cross-entropy in SupContrast, with which the source of that table trains classifiers.
     ("cifar10", "max-margin"): {
         "data.views": "resized-crop-flip",
         "optimizer.lr": 0.8,
@@ -133,14 +135,13 @@ QUOTED = [
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """By dotted key, of the run at the published protocol; options that are not stated have their defaults."""
+    """The settings of the run at the published protocol, by dotted key, defaults included."""
     table = tomllib.loads(configuration.dump(cell.config("paper", 0)))
-    return {
-        f"{section}.{key}": value
-        for section, keys in table.items()
-        if isinstance(keys, dict)
-        for key, value in keys.items()
-    }
+    found = {}
+    for section, keys in table.items():
+        if isinstance(keys, dict):
+            found |= {f"{section}.{key}": value for key, value in keys.items()}
+    return found
 
 
 @pytest.mark.parametrize("cell", QUOTED, ids=lambda cell: cell.name)
@@ -148,7 +149,8 @@ def test_a_quoted_cell_is_trained_as_at_its_origin(cell: Cell) -> None:
     keys = (cell.dataset, cell.row, cell.setting), (cell.dataset, cell.row)
     wanted = next((ORIGINS[key] for key in keys if key in ORIGINS), None)
     if wanted is None:
-        row = UNPUBLISHED[cell.dataset, cell.row]  # a new quoted cell must be in one of the two
+        # A new quoted cell must be in one of the two tables.
+        row = UNPUBLISHED[cell.dataset, cell.row]
         assert re.search(rf"^\| {row} \|.*not published", FIDELITY.read_text("utf-8"), re.MULTILINE)
         return
     found = settings(cell)
@@ -167,9 +169,8 @@ def test_generic_vision_has_the_released_scale_and_imagenet_no_warm_up(dataset: 
     for cell in (cell for cell in cells("2") if cell.dataset == dataset):
         found = settings(cell)
         contrastive = cell.method in ("supcon", "simclr", "eps-supinfonce")
-        assert found.get("method.weighting") == (
-            "released" if contrastive else None
-        )  # × τ/0.07, under SGD a rate
+        # The released weighting is × τ/0.07, which under SGD is part of the rate.
+        assert found.get("method.weighting") == ("released" if contrastive else None)
         assert found["schedule.warmup_epochs"] == (0 if dataset == "imagenet100" else 10)
         assert found["data.views"] == ("supcon" if contrastive else "resized-crop-flip")
 

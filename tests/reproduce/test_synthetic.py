@@ -1,4 +1,4 @@
-"""Stand-in data: every loader builds from it, it says what it is, and it never mixes with real data."""
+"""Stand-in data: every loader reads them, they are marked, and never mixed with real data."""
 
 from pathlib import Path
 
@@ -142,7 +142,7 @@ def test_two_processes_may_make_the_same_one(tmp_path, monkeypatch):
 
 
 def test_another_process_may_mark_the_root_at_the_same_moment(tmp_path, monkeypatch):
-    """Between the look for the mark and the look for anything else."""
+    """Between the search for the mark and the search for anything else."""
     listed = Path.iterdir
 
     def while_it_looks(folder):

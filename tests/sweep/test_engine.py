@@ -1,63 +1,32 @@
-"""Many runs at a time: the same results as one after another, whatever is killed, fails or is stopped on the way."""
+"""Many runs at a time give the same results as one after another, whatever is killed or stopped."""
 
 import fcntl
-import importlib
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from fairmargin import config as configuration
-from fairmargin.cli.app import app
-from fairmargin.loop import Diverged
-from fairmargin.methods.base import Unsuited
 from fairmargin.runs.folder import Locked, RunFolder
 from fairmargin.runtime import threads
-from fairmargin.runtime.files import CheckpointError, DamagedCheckpoint
-from fairmargin.runtime.signals import Interrupted, stop_requests
-from fairmargin.sweep import compare as comparing
+from fairmargin.runtime.signals import Interrupted
 from fairmargin.sweep import ray as engines
 from fairmargin.sweep import tune as tuning
-from fairmargin.sweep.base import check_shared, run_tasks
 from fairmargin.sweep.compare import compare, summaries
-from fairmargin.sweep.engines import engine
-from fairmargin.sweep.local import HERE, Local
+from fairmargin.sweep.local import Local
 from fairmargin.sweep.ray import Ray
 from fairmargin.sweep.tune import Trial, tune
-from fairmargin.sweep.workers import portable
+from tests.sweep.many import METHODS, SEEDS, SMALL, configs, needs_ray, posix, square
 
-SMALL = [
-    "data.train=80",
-    "data.test=32",
-    "train.epochs=3",
-    "train.batch_size=8",
-    "train.log_steps=2",
-    "train.device=cpu",
-    "evaluate.classifiers=['own']",
-    "evaluate.resamples=1",
-]
-METHODS, SEEDS = ("ce", "supcon"), (0, 1)
-PATIENCE = 200  # seconds, for machines that do other things too
-needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra fairmargin[ray]")
-posix = pytest.mark.skipif(os.name != "posix", reason="sends signals")
-
-
-def configs(*changes, methods=METHODS, seeds=SEEDS):
-    make = lambda method, seed: configuration.load(
-        dataset="planted", method=method, seed=seed, overrides=[*SMALL, *changes]
-    )
-    return [make(method, seed) for method in methods for seed in seeds]
+# Seconds to wait, long enough for busy machines.
+PATIENCE = 200
 
 
 def without_times(outcomes):
@@ -82,14 +51,17 @@ class Reference:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    """One run after another in this process; with one thread, as many as each of several workers has."""
+    """One run after another in this process, with one thread, as each of several workers has."""
     out = tmp_path_factory.mktemp("reference")
     with threads.one_thread():
         return Reference(out, compare(configs(), out))
 
 
 class Signals:
-    """For the processes that train ce, once they have saved a few steps: SIGKILL with seed 0, SIGTERM with seed 1."""
+    """Signals for the processes that train ce, once they have saved a few steps.
+
+    Seed 0 gets SIGKILL, seed 1 SIGTERM.
+    """
 
     def __init__(self, out):
         self.out, self.sent = out, {}
@@ -117,26 +89,15 @@ class Signals:
         assert sorted(self.sent) == [0, 1]
         assert not any(finished for _, finished in self.sent.values())
         dead, _ = self.sent[0]
-        assert (
-            int((self.out / "ce" / "seed-0" / ".lock").read_text()) != dead
-        )  # somebody else finished it
+        # Another process finished it.
+        assert int((self.out / "ce" / "seed-0" / ".lock").read_text()) != dead
 
 
 # Tasks that workers import.
 
 
-def square(number):
-    return number * number
-
-
-def no_threes(number):
-    if number == 3:
-        raise ValueError("three is not allowed")
-    return number
-
-
 def ill_fated(task):
-    """What it is told to do: if "once", only if it has not been done yet."""
+    """Return, raise, exit or be killed, as the task says: "once" is killed the first time only."""
     folder, what = task
     if what == "fine":
         return Path.cwd(), os.environ.get("FAIRMARGIN_DATA"), torch.get_num_threads()
@@ -151,7 +112,7 @@ def ill_fated(task):
 
 
 class Ladder:
-    """A search for tune() without Optuna; nothing of it is on the disk, so it begins again after a stop."""
+    """A search for tune() without Optuna that keeps nothing on the disk."""
 
     def __init__(self, file, space, first, seed):
         self.first, self.done = first, []
@@ -164,244 +125,6 @@ class Ladder:
 
     def finished(self):
         return list(self.done)
-
-
-@dataclass
-class Backwards:
-    """Stands for workers: does the last task first, in this process."""
-
-    alone = False
-    asked: list = field(default_factory=list)
-
-    def map(self, function, tasks):
-        for index, task in reversed(list(enumerate(tasks))):
-            self.asked.append(task)
-            try:
-                yield index, function(task)
-            except Exception as error:
-                yield index, error
-
-
-class TestChoice:
-    def test_by_name(self):
-        assert engine("local") == Local(1)
-        assert engine("local", jobs=4) == Local(4)
-        assert HERE.alone
-        assert not Local(2).alone
-
-    @needs_ray
-    def test_ray_by_name(self):
-        assert engine("ray", address="a:1", cpus=2, gpus=0.5) == Ray("a:1", 2, 0.5)
-
-    @needs_ray
-    def test_an_address_where_nobody_answers_is_said_so(self):
-        with pytest.raises(
-            ValueError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*refused.*leave --address out"
-        ):
-            list(Ray("127.0.0.1:1").map(square, [1]))
-
-    @pytest.mark.parametrize(
-        ("given", "expected"),
-        [
-            (["--engine", "rai"], "did you mean 'ray'"),
-            (["--jobs", "0"], "jobs must be at least 1"),
-            (["--cpus", "2"], "about --engine ray"),
-            (["--address", "auto"], "about --engine ray"),
-            (["--engine", "ray", "--jobs", "2"], "say what a run needs with --cpus and --gpus"),
-        ],
-    )
-    @pytest.mark.parametrize("command", ["compare", "tune"])
-    def test_wrong_choices_are_said_before_anything_runs(self, command, given, expected, tmp_path):
-        result = CliRunner().invoke(app, [command, "--out", str(tmp_path / "out"), *given])
-        assert result.exit_code == 2
-        assert expected in result.output
-        assert not (tmp_path / "out").exists()
-
-    def test_without_ray_one_sentence_says_what_to_install(self, monkeypatch, tmp_path):
-        real = importlib.import_module
-
-        def missing(name, *rest):
-            if name == "ray":
-                raise ModuleNotFoundError("No module named 'ray'")
-            return real(name, *rest)
-
-        monkeypatch.setattr(importlib, "import_module", missing)
-        result = CliRunner().invoke(
-            app, ["compare", "--engine", "ray", "--out", str(tmp_path / "out")]
-        )
-        assert result.exit_code == 2
-        assert '--engine ray needs an extra package: pip install "fairmargin[ray]"' in result.output
-
-    def test_torchrun_has_processes_of_its_own(self, monkeypatch):
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        for chosen in (Local(2), Ray()):
-            with pytest.raises(ValueError, match="leave one of the two out"):
-                list(chosen.map(square, [1]))
-
-
-class TestAlone:
-    def test_tasks_are_taken_one_at_a_time_and_errors_are_yielded(self):
-        taken = []
-
-        def tasks():
-            for number in (1, 3, 2):
-                taken.append(number)
-                yield number
-
-        found = HERE.map(no_threes, tasks())
-        assert next(found) == (0, 1)
-        assert taken == [1]
-        index, error = next(found)
-        assert (index, str(error)) == (1, "three is not allowed")
-        assert list(found) == [(2, 2)]
-
-    def test_an_interruption_is_raised(self):
-        def stopped(task):
-            raise Interrupted("stopped at step 3", signal.SIGTERM)
-
-        with pytest.raises(Interrupted, match="step 3"):
-            list(HERE.map(stopped, [1, 2]))
-
-
-class TestCarryOut:
-    def test_alone_an_error_ends_all(self):
-        asked = []
-        with pytest.raises(ValueError, match="three"):
-            list(
-                run_tasks(HERE, lambda number: asked.append(number) or no_threes(number), [1, 3, 2])
-            )
-        assert asked == [1, 3]
-
-    def test_beside_others_the_rest_finishes_and_then_the_first_is_raised(self):
-        said, found = [], []
-
-        def fails(number):
-            if number > 2:
-                raise ValueError(f"no {number}")
-            return number
-
-        with pytest.raises(ValueError, match="no 3"):
-            found.extend(run_tasks(Backwards(), fails, [1, 3, 4, 2], say=said.append))
-        assert found == [(3, 2), (0, 1)]
-        assert said == [
-            "task 2 failed, the others go on: no 4",
-            "task 1 failed, the others go on: no 3",
-        ]
-
-    def test_expected_kinds_are_results(self):
-        (_, (index, error), _) = run_tasks(HERE, no_threes, [1, 3, 2], expected=(ValueError,))
-        assert index == 1
-        assert isinstance(error, ValueError)
-
-
-class TestComparison:
-    """Without training: what compare() makes of answers that come in another order."""
-
-    @pytest.fixture
-    def run(self, monkeypatch):
-        def run(config, folder, *, command):
-            if config.method.name == "simclr":
-                raise Unsuited("simclr compares views")
-            if (config.method.name, config.seed) == ("supcon", 1):
-                raise Diverged("step 3: the loss is nan")
-            if config.method.name == "gce":
-                raise OSError(f"no room for seed {config.seed}")
-            return type("Record", (), {"result": {"seed": config.seed}})
-
-        monkeypatch.setattr(comparing, "run", run)
-
-    def test_outcomes_are_in_the_order_of_the_configurations(self, run, tmp_path):
-        said = []
-        chosen = configs(methods=("ce", "simclr", "supcon"))
-        alone = compare(chosen, tmp_path, go_on=True)
-        several = compare(chosen, tmp_path, go_on=True, engine=Backwards(), say=said.append)
-        assert [(o.method, o.seed, o.result, o.refused) for o in several] == [
-            ("ce", 0, {"seed": 0}, False),
-            ("ce", 1, {"seed": 1}, False),
-            ("simclr", 0, None, True),  # once, not for each seed
-            ("supcon", 0, {"seed": 0}, False),
-            ("supcon", 1, None, False),
-        ]
-        assert several == alone
-        assert said[:2] == ["[1/6] supcon, seed 1", "step 3: the loss is nan"]
-
-    def test_who_names_a_method_that_does_not_suit_hears_of_it_at_the_end(self, run, tmp_path):
-        backwards = Backwards()
-        with pytest.raises(Unsuited):
-            compare(configs(methods=("simclr", "ce")), tmp_path, engine=backwards)
-        assert len(backwards.asked) == 4
-
-    def test_other_errors_wait_for_the_rest(self, run, tmp_path):
-        backwards = Backwards()
-        with pytest.raises(OSError, match="no room for seed 0"):
-            compare(configs(methods=("gce", "ce")), tmp_path, engine=backwards)
-        assert len(backwards.asked) == 4
-
-    def test_workers_get_absolute_folders_and_outcomes_keep_those_that_were_given(
-        self, run, tmp_path, monkeypatch
-    ):
-        monkeypatch.chdir(tmp_path)
-        backwards = Backwards()
-        (outcome,) = compare(configs(methods=("ce",), seeds=(0,)), Path("runs"), engine=backwards)
-        assert backwards.asked[0].out == tmp_path / "runs"
-        assert outcome.folder == Path("runs/ce/seed-0")
-
-
-def test_a_folder_that_is_not_shared_is_said_so(tmp_path):
-    with pytest.raises(ValueError, match="storage that all machines share"):
-        check_shared(tmp_path / "elsewhere")
-
-
-class TestExceptionsTravel:
-    def test_interrupted_keeps_its_number(self):
-        again = pickle.loads(pickle.dumps(Interrupted("stopped at step 3", 15)))
-        assert (str(again), again.number) == ("stopped at step 3", 15)
-
-    def test_what_cannot_be_sent_becomes_its_nearest_kind(self):
-        sent = portable(DamagedCheckpoint(Path("a.ckpt"), "it is empty"))
-        assert type(sent) is CheckpointError
-        assert str(pickle.loads(pickle.dumps(sent))) == "a.ckpt cannot be used: it is empty"
-
-        class Local(ValueError):
-            pass
-
-        assert type(portable(Local("here"))) is ValueError
-
-    def test_the_traceback_comes_along(self):
-        try:
-            no_threes(3)
-        except ValueError as error:
-            sent = pickle.loads(pickle.dumps(portable(error)))
-        assert "in no_threes" in sent.__notes__[0]
-
-
-def test_a_task_that_cannot_be_sent_is_said_so():
-    with pytest.raises(TypeError, match=r"functions and classes of a module.*jobs=1"):
-        list(Local(2).map(lambda task: task, [1]))
-
-
-def test_a_request_to_a_worker_reaches_its_runs_and_the_next_ones():
-    with stop_requests() as worker:
-        with stop_requests() as run:
-            assert run is worker
-            signal.raise_signal(signal.SIGTERM)
-        with stop_requests() as following:
-            assert following
-    with stop_requests() as later:
-        assert not later
-
-
-def test_a_request_while_a_run_concludes_lets_it_finish_and_starts_no_other():
-    begun, finished = [], []
-
-    def conclude(task):
-        begun.append(task)
-        signal.raise_signal(signal.SIGINT)  # heard by nobody inside: the last step is over
-        return task
-
-    with pytest.raises(Interrupted, match="the same command goes on") as error:
-        finished.extend(found for _, found in Local().map(conclude, [1, 2]))
-    assert (begun, finished, error.value.number) == ([1], [1], signal.SIGINT)
 
 
 @posix
@@ -418,10 +141,8 @@ class TestProcesses:
             outcomes = compare(configs("train.checkpoint_seconds=0"), tmp_path, engine=Local(2))
         signals.assert_in_the_middle()
         said = capfd.readouterr()
-        assert (
-            "a worker was ended by SIGKILL (out of memory? Fewer jobs need less); its task begins again"
-            in said.err
-        )
+        killed = "a worker was ended by SIGKILL (out of memory? Fewer jobs need less)"
+        assert f"{killed}; its task begins again" in said.err
         for seed in (0, 1):
             assert f"ce, seed {seed}: continuing after step" in said.out
         reference.assert_same(tmp_path, outcomes)
@@ -467,20 +188,11 @@ class TestProcesses:
 
 @contextmanager
 def started(out, *options):
-    """Three runs that take far too long, from the command line."""
-    changes = [word for change in (*SMALL, "train.epochs=100_000") for word in ("--set", change)]
-    words = [
-        "compare",
-        "--dataset",
-        "planted",
-        "--methods",
-        "ce",
-        "--seeds",
-        "3",
-        "--out",
-        str(out),
-        *changes,
-    ]
+    """Three very long runs, started from the command line."""
+    words = ["compare", "--dataset", "planted", "--methods", "ce", "--seeds", "3"]
+    words += ["--out", str(out)]
+    for change in (*SMALL, "train.epochs=100_000"):
+        words += ["--set", change]
     process = subprocess.Popen(
         [sys.executable, "-m", "fairmargin", *words, *options],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

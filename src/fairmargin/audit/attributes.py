@@ -18,10 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairmargin.audit.section import Progress, silent
-from fairmargin.data.datasets.folder import natural_order
 from fairmargin.data.decode import FORMATS
 from fairmargin.data.split import FileSplit, Split
-from fairmargin.data.table import find_column, read_table
+from fairmargin.data.table import find_column, natural_order, read_table
 from fairmargin.runtime.threads import one_thread
 
 AT_ONCE = (

@@ -1,9 +1,10 @@
-"""Bias scores: a model that sees little but the shortcut is trained, and its features are kept for every sample.
+"""Bias scores: train a model that sees little but the shortcut, and keep its features.
 
 config = configuration(dataset="biased-mnist-mini")      # of the capturing model: an ordinary run
 found = make(config, Path("runs/scores/biased-mnist-mini/seed-0"))
 
-`data.bias = "scores"` then gives the features to methods, and "clusters" makes bias labels of them (captured.py).
+`data.bias = "scores"` then gives the features to methods, and "clusters" makes bias labels of them
+(visible.py).
 """
 
 from collections.abc import Sequence
@@ -32,19 +33,28 @@ from fairmargin.runtime.files import load_weights
 from fairmargin.vectors import unit
 from fairmargin.version import __version__
 
-SMALL = 64  # pixels: up to this side one of them tells the colour; larger pictures have textures
-LOOKED_AT = 1000  # training samples whose cosines are summarised
-TASK = (
-    0.5  # accuracy on conflicting training samples from which a capturing model has learnt the task
-)
+# Pixels: up to this side the shortcut is taken to be a colour, in larger pictures a texture.
+SMALL = 64
+# Training samples whose cosines are summarized.
+LOOKED_AT = 1000
+# Accuracy on conflicting training samples above which a capturing model has learnt the task.
+TASK = 0.5
+# Cosine above which nearly all pairs of a class look alike.
+ALIKE = 0.9
 
 
 @dataclass(frozen=True)
 class Capture:
-    """A model made blind to the task, or quick to take the shortcut."""
+    """A model made blind to the task, or quick to take the shortcut.
+
+    Args:
+        sees: what the model sees, in a few words.
+        network: the run's own if None.
+        changes: overrides of its configuration.
+    """
 
     sees: str
-    network: str | None = None  # the run's own, if None
+    network: str | None = None
     method: str = "ce"
     changes: tuple[str, ...] = ()
 
@@ -64,7 +74,7 @@ CAPTURES = {
         "what the run's own network finds easy (generalized cross-entropy)", method="gce"
     ),
 }
-# The capturing model may not see the bias labels either; its probes and neighbours interest nobody.
+# The capturing model may not see the bias labels either, and needs no probes or neighbours.
 ALWAYS = ("data.bias=none", 'evaluate.classifiers=["own"]')
 
 
@@ -76,19 +86,23 @@ def configuration(
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Config:
-    """Of the run that trains the capturing model. `capture` None: by the size of the images."""
+    """Return the configuration of the run that trains the capturing model.
+
+    Other arguments as in `config.load`.
+
+    Args:
+        capture: one of CAPTURES; by the size of the images if None.
+    """
     if capture is not None:
         check_choice(capture, "capture", CAPTURES)
     base = load(file, dataset=dataset, method="ce", seed=seed, overrides=overrides)
     chosen = CAPTURES[capture or usual(build.data(base).info.image_shape)]
-    # As wide and with the same stride as the network it stands in for, if that is of the same family.
-    alike = chosen.network == "simple-conv-1" and base.network.name.startswith("simple-conv")
-    shape = {
-        key: base.network.options[key]
-        for key in ("stride", "widths")
-        if alike and key in base.network.options
-    }
-    changes = [f"network.{key}={toml.value(value)}" for key, value in shape.items()]
+    changes = []
+    # As wide and with the same stride as the run's network, if that is of the same family.
+    if chosen.network == "simple-conv-1" and base.network.name.startswith("simple-conv"):
+        own = base.network.options
+        shape = [key for key in ("stride", "widths") if key in own]
+        changes = [f"network.{key}={toml.value(own[key])}" for key in shape]
     return load(
         file,
         dataset=dataset,
@@ -100,11 +114,16 @@ def configuration(
 
 
 def usual(image_shape: Sequence[int]) -> str:
-    """The paper's: SimpleConvNet(1) for digits, BagNet-18 for photographs."""
+    """Return the paper's choice: SimpleConvNet(1) for digits, BagNet-18 for photographs.
+
+    Args:
+        image_shape: channels, height and width.
+    """
     return "simple-conv-1" if max(image_shape[1:]) <= SMALL else "bagnet18"
 
 
 def folder_of(config: Config) -> Path:
+    """Return the folder in which runs look for these scores by default."""
     return score_file.locate(None, config.data.name, config.seed).parent
 
 
@@ -115,17 +134,25 @@ def make(
     command: Sequence[str] = ("fairmargin.bias.capture",),
     console: Console | None = None,
 ) -> Captured:
-    """Train the capturing model in `folder`, as far as it is not trained yet, and keep what it says of every sample."""
+    """Train the capturing model in `folder`, and write what it says of every sample.
+
+    Only what is missing is done. Processes other than the first return nothing.
+
+    Args:
+        config: as `configuration` returns it.
+        command: recorded in the run folder.
+    """
     run(config, folder, command=command, console=console)
     if not distributed.is_first():
         return Captured({}, {})
-    data, file = build.data(config), folder / FILE
+    data = build.data(config)
+    file = folder / FILE
     if not file.is_file():
         _export(config, data, file)
     found = score_file.read(file)
     if why := score_file.mismatch(found, data, config.seed):
         raise ValueError(
-            f"{file} was made when the data were others: {why}. Remove its folder, or choose another --out"
+            f"{file} was made from other data: {why}. Remove its folder, or choose another --out"
         )
     return found
 
@@ -140,7 +167,8 @@ def _export(config: Config, data: Data, file: Path) -> None:
         "valid": data.valid,
         "test": data.test,
     }
-    said, accuracy = {}, {}
+    said = {}
+    accuracy = {}
     for name, split in splits.items():
         found = collect(
             method,
@@ -150,10 +178,9 @@ def _export(config: Config, data: Data, file: Path) -> None:
             device=device,
             workers=config.train.workers,
         )
-        width = len(split), method.encoder.dim, data.info.num_classes
-        said[name] = Answers(
-            found.features.view(width[:2]), found.logits.view(width[::2]), split.labels.cpu()
-        )
+        features = found.features.view(len(split), method.encoder.dim)
+        logits = found.logits.view(len(split), data.info.num_classes)
+        said[name] = Answers(features, logits, split.labels.cpu())
         accuracy[name] = _accuracies(said[name], split, data)
     facts = {
         "fairmargin": __version__,
@@ -174,72 +201,99 @@ def _export(config: Config, data: Data, file: Path) -> None:
 
 def _accuracies(said: Answers, split: Split, data: Data) -> dict[str, float]:
     bias = split.bias if data.info.num_biases else None
-    return values(answers(said.logits), said.labels, bias, data.info.counts) if len(split) else {}
+    if not len(split):
+        return {}
+    return values(answers(said.logits), said.labels, bias, data.info.counts)
 
 
 def cosines(train: Answers, bias: Tensor | None) -> dict[str, dict[str, float | None]]:
-    """Of every way to read the scores: quantiles of the cosines of samples of one class; their means where bias is known.
+    """Summarize the cosines of samples of one class, for every way to read the scores.
 
-    Only for people to look at: no training reads it.
+    The summary holds quantiles, and means where the bias is known. It is only for people to look
+    at: no training reads it.
+
+    Args:
+        bias: of the training samples, [N]; None if unknown.
     """
-    index = torch.linspace(0, len(train.labels) - 1, min(LOOKED_AT, len(train.labels))).long()
-    y, b = train.labels[index], None if bias is None else bias[index].cpu()
+    n = len(train.labels)
+    index = torch.linspace(0, n - 1, min(LOOKED_AT, n)).long()
+    y = train.labels[index]
+    b = None if bias is None else bias[index].cpu()
     pairs = (y[:, None] == y) & ~torch.eye(len(y), dtype=torch.bool)
-    return {kind: _summary(unit(x(train, train)[index]), pairs, b) for kind, x in FEATURES.items()}
+    summaries = {}
+    for kind, read in FEATURES.items():
+        summaries[str(kind)] = _summary(unit(read(train, train)[index]), pairs, b)
+    return summaries
 
 
 def _summary(z: Tensor, pairs: Tensor, bias: Tensor | None) -> dict[str, float | None]:
     s = z @ z.T
-    mean = lambda mask: float(s[mask].mean()) if bool(mask.any()) else None
-    found: dict[str, float | None] = dict.fromkeys(
-        ("5 %", "median", "95 %", "same bias", "other bias")
-    )
+    heads = ("5 %", "median", "95 %", "same bias", "other bias")
+    found: dict[str, float | None] = dict.fromkeys(heads)
     if bool(pairs.any()):
         ordered = s[pairs].sort().values
         for name, share in (("5 %", 0.05), ("median", 0.5), ("95 %", 0.95)):
             found[name] = float(ordered[round(share * (len(ordered) - 1))])
     if bias is not None:
-        known, same = pairs & (bias[:, None] >= 0) & (bias >= 0), bias[:, None] == bias
-        found |= {"same bias": mean(known & same), "other bias": mean(known & ~same)}
+        known = pairs & (bias[:, None] >= 0) & (bias >= 0)
+        same = bias[:, None] == bias
+        found["same bias"] = _mean(s[known & same])
+        found["other bias"] = _mean(s[known & ~same])
     return found
 
 
+def _mean(values: Tensor) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
 def tables(found: Captured) -> list[Table]:
-    """What a person should look at before using the scores."""
+    """Return the tables that a person should look at before using the scores.
+
+    Args:
+        found: what `make` returned.
+    """
     accuracy = found.facts["accuracy"]
-    names = [
-        name
-        for name in ("plain", "aligned", "conflicting")
-        if any(name in x for x in accuracy.values())
-    ]
+    present = set().union(*accuracy.values())
+    names = [name for name in ("plain", "aligned", "conflicting") if name in present]
     right = Table("", *names, title="the capturing model, accuracy in %")
-    for split, x in accuracy.items():
-        right.add_row(split, *(f"{100 * x[name]:.1f}" if name in x else "–" for name in names))
+    for split, accuracies in accuracy.items():
+        percent = {name: 100 * value for name, value in accuracies.items()}
+        right.add_row(split, *(_cell(percent.get(name), 1) for name in names))
     heads = list(next(iter(found.facts["cosines"].values())))
     alike = Table("", *heads, title="cosines of training samples of one class")
-    for kind, x in found.facts["cosines"].items():
-        alike.add_row(kind, *("–" if x[head] is None else f"{x[head]:.2f}" for head in heads))
+    for kind, cosine in found.facts["cosines"].items():
+        alike.add_row(kind, *(_cell(cosine[head], 2) for head in heads))
     return [right, alike]
 
 
+def _cell(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
 def doubts(found: Captured) -> list[str]:
-    """Signs that the scores are not about a shortcut."""
+    """Return signs that the scores are not about a shortcut, one sentence each.
+
+    Args:
+        found: what `make` returned.
+    """
     train: dict[str, Any] = found.facts["accuracy"]["train"]
     cosine = found.facts["cosines"]["raw"]
-    said = []
+    signs = []
     if train.get("conflicting", 0.0) > TASK:
-        said.append(
-            f"the capturing model is right on {train['conflicting']:.0%} of the conflicting training samples: it has learnt "
-            "the task too, and its features are no pure bias. Choose a blinder one, or fewer epochs"
+        signs.append(
+            f"the capturing model is right on {train['conflicting']:.0%} of the conflicting "
+            "training samples: it has learnt the task too, and its features are not bias alone. "
+            "Choose a model that sees less, or fewer epochs"
         )
     elif "conflicting" not in train and train["plain"] == 1:
-        said.append(
-            "the capturing model is right on every training sample: either the shortcut is perfect, and no sample "
-            "contradicts it, or the model has learnt the task. Choose a blinder one, or fewer epochs"
+        signs.append(
+            "the capturing model is right on every training sample: either the shortcut is "
+            "perfect, and no sample contradicts it, or the model has learnt the task. "
+            "Choose a model that sees less, or fewer epochs"
         )
-    if cosine["5 %"] is not None and cosine["5 %"] > 0.9:
-        said.append(
-            "raw cosines of samples of one class are all near 1, so FairKL would see no conflicting pair; "
-            "read the scores with --set data.score_features=centred"
+    if cosine["5 %"] is not None and cosine["5 %"] > ALIKE:
+        signs.append(
+            "raw cosines of samples of one class are all near 1, so FairKL would see no "
+            "conflicting pair; read the scores with --set data.score_features=centred"
         )
-    return said
+    return signs

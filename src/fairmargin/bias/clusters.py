@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -9,30 +10,48 @@ from torch import Tensor
 from fairmargin.checks import check_choice
 from fairmargin.vectors import unit
 
-RESTARTS = 10  # of k-means
+# Each class for itself, or all samples together.
+ClustersOf = Literal["class", "all"]
+# Restarts of k-means.
+RESTARTS = 10
 
 
-def number_of_clusters(number: int | None, of: str, classes: int) -> int:
-    """Two of each class tell its usual samples from the others; over all, a shortcut has about a value for each class."""
-    check_choice(of, "data.clusters_of", ("class", "all"))
+def number_of_clusters(number: int | None, of: ClustersOf, classes: int) -> int:
+    """Return the number of clusters.
+
+    Args:
+        number: what the user asked for. None takes two for each class, which tell its usual samples
+            from the others; or, over all samples, as many as classes, because a shortcut has about
+            one value for each class.
+    """
+    check_choice(of, "data.clusters_of", get_args(ClustersOf))
     return number or {"class": 2, "all": classes}[of]
 
 
 def cluster(
-    features: Mapping[str, Tensor], labels: Mapping[str, Tensor], number: int, *, of: str, seed: int
+    features: Mapping[str, Tensor],
+    labels: Mapping[str, Tensor],
+    number: int,
+    *,
+    of: ClustersOf,
+    seed: int,
 ) -> dict[str, Tensor]:
-    """[N] pseudo bias labels from k-means on unit features, fitted to the training samples; the largest cluster is 0.
+    """Make pseudo bias labels [N] by k-means on unit features; the largest cluster is 0.
 
-    `of` "class": each class is clustered for itself, and the same number in two classes says only that the clusters have
-    the same rank; "all": all samples together, and the same number is the same cluster.
+    Args:
+        features: [N, G] of each split; clusters are fitted to "train".
+        labels: [N] of each split.
+        number: of clusters, in each class with `of="class"`.
+        of: "class" clusters each class for itself, and the same number in two classes says only
+            that the clusters have the same rank; with "all", the same number is the same cluster.
     """
     found = {name: torch.zeros(len(y), dtype=torch.long) for name, y in labels.items()}
-    for y in labels["train"].unique() if of == "class" else [None]:
-        chosen = {
-            name: torch.ones_like(own).bool() if y is None else own == y
-            for name, own in labels.items()
-        }
-        members = {name: mask.nonzero()[:, 0] for name, mask in chosen.items()}
+    groups = labels
+    if of == "all":
+        # Everything in one group.
+        groups = {name: torch.zeros_like(y) for name, y in labels.items()}
+    for group in groups["train"].unique():
+        members = {name: (own == group).nonzero()[:, 0] for name, own in groups.items()}
         x = {name: unit(features[name][index].double()) for name, index in members.items()}
         assign = _k_means(x["train"], number, seed)
         for name, index in members.items():
@@ -42,15 +61,14 @@ def cluster(
 
 
 def _k_means(x: Tensor, number: int, seed: int) -> Callable[[Tensor], Tensor]:
-    """From rows to their cluster, 0 the largest."""
+    """Fit clusters; return the function from rows to their cluster, of which 0 is the largest."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     fitted = KMeans(min(number, len(x)), n_init=RESTARTS, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # fewer distinct rows than clusters: some stay empty
+        # With fewer distinct rows than clusters some stay empty.
+        warnings.simplefilter("ignore", ConvergenceWarning)
         fitted.fit(x.numpy())
     sizes = torch.bincount(torch.from_numpy(fitted.labels_).long(), minlength=fitted.n_clusters)
     rank = sizes.argsort(descending=True, stable=True).argsort()

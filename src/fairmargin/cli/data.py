@@ -1,7 +1,7 @@
-"""`fairmargin data`: which raw data there is, how to get it, whether it is what it should be."""
+"""`fairmargin data`: list, download, check and draw data."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 from rich.console import Console
@@ -9,20 +9,20 @@ from rich.table import Table
 
 from fairmargin.cli.errors import exit_on_user_error
 
-app = typer.Typer(help="List, get and check raw data.", no_args_is_help=True)
+app = typer.Typer(help="List, get, check and draw data.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help='A name from "fairmargin data list".')]
 Root = Annotated[
     Path | None,
     typer.Option(
-        "--root", help="Folder of all data; else $FAIRMARGIN_DATA, else the user's cache."
+        "--root", help="Folder of all data; by default $FAIRMARGIN_DATA, or the user's cache."
     ),
 ]
 
 
 @app.command("list")
 def list_sources(root: Root = None) -> None:
-    """Show every source of raw data, and whether it is there."""
+    """List every source of raw data, and whether it is there."""
     from fairmargin.data import sources
 
     folder = sources.data_root(root)
@@ -39,7 +39,10 @@ def list_sources(root: Root = None) -> None:
 
 @app.command()
 def get(name: Name, root: Root = None) -> None:
-    """Download what is missing of a source and check it; an interrupted download goes on where it stopped."""
+    """Download what is missing of a source and check it.
+
+    An interrupted download continues where it stopped.
+    """
     from fairmargin.data import sources
 
     with exit_on_user_error():
@@ -56,10 +59,13 @@ def verify(name: Name, root: Root = None) -> None:
         files = sources.locate(name, sources.data_root(root))
         rows = sources.verify(name, sources.data_root(root))
         for file, right, why in rows:
-            typer.echo(f"{'ok ' if right else 'BAD'} {files[file]}: {why}")
-        if wrong := [str(files[file]) for file, right, _ in rows if not right]:
+            mark = "ok " if right else "BAD"
+            typer.echo(f"{mark} {files[file]}: {why}")
+        wrong = [str(files[file]) for file, right, _ in rows if not right]
+        if wrong:
             raise ValueError(
-                f"not the published content: {', '.join(wrong)}. Move it away and run: fairmargin data get {name}"
+                f"not the published content: {', '.join(wrong)}. "
+                f"Move it away and run: fairmargin data get {name}"
             )
 
 
@@ -71,29 +77,36 @@ def show(
     ],
     root: Root = None,
     out: Annotated[Path | None, typer.Option(help="Picture to write; NAME.png by default.")] = None,
-    split: Annotated[str, typer.Option(help="train, valid or test.")] = "train",
+    split: Annotated[str, typer.Option(help="Split to draw: train, valid or test.")] = "train",
 ) -> None:
-    """Draw examples and the (label × bias) counts of a dataset. Other options are the dataset's own: --rho 0.9 …"""
+    """Draw examples and the (label × bias) counts of a dataset.
+
+    Other options are the dataset's own: --rho 0.9 …
+    """
     from fairmargin.checks import check_choice
     from fairmargin.data import DATASETS, build, is_own, options
-    from fairmargin.data.show import draw
+    from fairmargin.data.show import SplitName, draw
     from fairmargin.data.table import SHOWN
 
     with exit_on_user_error():
-        check_choice(split, "split", ("train", "valid", "test"))
+        check_choice(split, "split", get_args(SplitName))
         own = is_own(name)
         if own and root is not None:
             raise ValueError(
-                f"--root is where datasets lie; the folder that the paths in {name} start from is --base"
+                "--root is the folder of all data; "
+                f"the folder that the paths in {name} start from is --base"
             )
+        title = Path(name).stem if own else name
         if own:
             name, root = "folder", Path(name)
         check_choice(name, "dataset", DATASETS)
         data = build(name, root, **options.parse(DATASETS[name], name, context.args))
-        target = out or Path(f"{root.stem if own and root else name}.png")
         typer.echo(f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test")
         for key, value in data.info.notes.items():
             lines = value.splitlines()
-            rest = [f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-            typer.echo("\n  ".join([f"{key}: {lines[0] if lines else ''}", *lines[1:SHOWN], *rest]))
-        typer.echo(f"picture: {draw(data, target, split=split)}")
+            shown = lines[:SHOWN]
+            if len(lines) > SHOWN:
+                shown.append(f"… and {len(lines) - SHOWN} more")
+            typer.echo(f"{key}: " + "\n  ".join(shown))
+        picture = draw(data, out or Path(f"{title}.png"), split=cast(SplitName, split))
+        typer.echo(f"picture: {picture}")

@@ -16,32 +16,38 @@ from fairmargin.cli.options import (
     command_line,
     parse_seeds,
 )
+from fairmargin.cli.sweeps import choose_engine
 
 
 def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="A table (1–5, 8–12, text), figure1 … figure5, fairkl, all; or ledger, which runs nothing."
+            help="A table (1–5, 8–12, text), figure1 … figure5, fairkl, or all; "
+            "ledger renews the ledger and runs nothing."
         ),
     ],
     budget: Annotated[
-        str, typer.Option(help="paper: as published. laptop: reduced, minutes. smoke: a few steps.")
+        str,
+        typer.Option(help="paper: as published. laptop: reduced, takes minutes. smoke: few steps."),
     ] = "laptop",
     seeds: Annotated[
-        str | None, typer.Option(help="How many, or which: 0,5. By default 3 (paper) or 1.")
+        str | None,
+        typer.Option(help="Number of seeds, or which: 0,5. By default 3 (paper) or 1."),
     ] = None,
     cell: Annotated[
-        str | None, typer.Option(help='Only those whose name matches: "*fairkl:rho=0.99@authors".')
+        str | None,
+        typer.Option(help='Only cells whose name matches: "*fairkl:rho=0.99@authors".'),
     ] = None,
     reading: Annotated[
         str | None,
         typer.Option(
-            help="Of FairKL, comma-separated: paper, authors, recommended (these three by default), released."
+            help="Readings of FairKL, comma-separated: paper, authors, recommended "
+            "(these three by default), released."
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List what would run, with the time a probe suggests.")
+        bool, typer.Option("--dry-run", help="Only list what would run, and the estimated time.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs/reproduce"),
     ledger: Annotated[
@@ -63,12 +69,12 @@ def reproduce(
     cpus: Cpus = None,
     gpus: Gpus = None,
 ) -> None:
-    """Run the paper's tables and figures cell by cell, and keep a ledger of its numbers beside ours. See docs/reproduce.md.
+    """Run the paper's tables and figures, and compare our numbers with its own in a ledger.
 
-    Again: only what is missing; a run that was killed goes on from its checkpoint.
+    The same command again runs only what is missing and resumes what was interrupted. See
+    docs/reproduce.md.
     """
     from fairmargin.reproduce import command
-    from fairmargin.sweep.engines import engine as chosen
 
     with exit_on_user_error():
         if write_configs is not None:
@@ -76,13 +82,13 @@ def reproduce(
                 what, pattern=cell, reading=reading, folder=write_configs, say=typer.echo
             )
             return
-        where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
+        chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
         failed = []
-        if what != "ledger":
+        if what != command.LEDGER:
             failed = command.reproduce(
                 what,
                 budget=budget,
-                seeds=parse_seeds(seeds or str(command.SEEDS.get(budget, 1))),
+                seeds=parse_seeds(seeds or str(command.default_seeds(budget))),
                 pattern=cell,
                 reading=reading,
                 dry_run=dry_run,
@@ -90,11 +96,11 @@ def reproduce(
                 extra=changes or (),
                 command=command_line(),
                 say=typer.echo,
-                engine=where_to_run,
+                engine=chosen_engine,
             )
-        if not dry_run and (what == "ledger" or budget != "smoke"):
+        if not dry_run and (what == command.LEDGER or budget != "smoke"):
             command.keep_ledger(out, ledger or out, readme, typer.echo)
-        for what_and_why in failed:
-            typer.echo(f"not run: {what_and_why}", err=True)
+        for failure in failed:
+            typer.echo(f"not run: {failure}", err=True)
         if failed:
             raise typer.Exit(DIVERGED)

@@ -1,4 +1,4 @@
-"""`fairmargin scores`."""
+"""`fairmargin scores`: train a model that captures the bias, and keep its features."""
 
 import shlex
 from pathlib import Path
@@ -17,20 +17,22 @@ def scores(
     capture: Annotated[
         str | None,
         typer.Option(
-            help="simple-conv-1, bagnet18, early-stopped or gce; by default by the size of the images."
+            help="simple-conv-1, bagnet18, early-stopped or gce; by default chosen by image size."
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of everything random, and of the runs that use the scores.")
+        int | None, typer.Option(help="Random seed, also of the runs that use the scores.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder; runs/scores/DATASET/seed-SEED by default.")
+        Path | None, typer.Option(help="Folder to write; runs/scores/DATASET/seed-SEED by default.")
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Train a model that sees little but the shortcut and keep its features, for --bias scores and --bias clusters.
+    """Train a model that sees little but the shortcut, and keep its features.
 
-    It sees no bias labels; where there are some they only judge it. Again: only what is missing. See docs/scores.md.
+    --bias scores and --bias clusters use them. The model sees no bias labels;
+    if the dataset has some, they only measure it. Running the command again
+    does only what is missing. See docs/scores.md.
     """
     from fairmargin.bias import capture as bias_scores
     from fairmargin.bias.score_file import FILE

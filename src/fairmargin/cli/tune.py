@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -20,23 +20,26 @@ from fairmargin.cli.options import (
     Jobs,
     Network,
     command_line,
-    parse_methods,
     parse_seeds,
     runs_of,
 )
+from fairmargin.cli.sweeps import Methods, RunOptions, choose_engine
+
+if TYPE_CHECKING:
+    from fairmargin.config import Config
 
 
 def tune(
     file: File = None,
     dataset: Dataset = None,
-    methods: Annotated[
-        str, typer.Option(help="Comma-separated, or all.")
-    ] = "eps-supinfonce+fairkl",
+    methods: Methods = "eps-supinfonce+fairkl",
     network: Network = None,
     bias: Bias = None,
-    trials: Annotated[int, typer.Option(help="Of each method, the same for all.")] = 12,
-    seeds: Annotated[str, typer.Option(help="Of each trial: how many, or which: 0,5.")] = "1",
-    search_seed: Annotated[int, typer.Option(help="Of the suggestions.")] = 0,
+    trials: Annotated[int, typer.Option(help="Number of trials of each method.")] = 12,
+    seeds: Annotated[
+        str, typer.Option(help="Number of seeds of each trial, or which: 1 means 0; 0,5 names two.")
+    ] = "1",
+    search_seed: Annotated[int, typer.Option(help="Random seed for the suggested settings.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder of all trials; runs/tune/DATASET by default.")
     ] = None,
@@ -47,58 +50,51 @@ def tune(
     cpus: Cpus = None,
     gpus: Gpus = None,
 ) -> None:
-    """Choose methods' key settings on validation, with as many trials for each. Again: only the trials that are missing.
+    """Choose methods' key settings on validation data, with the same number of trials for each.
 
-    Writes METHOD/best.toml, which "fairmargin train" takes, and a table. The test set chooses nothing.
+    The same command again runs only the trials that are missing. Writes METHOD/best.toml, which
+    "fairmargin train" takes, and a table. The test set chooses nothing.
     """
-    from fairmargin import config as configuration
-    from fairmargin.sweep.engines import engine as chosen
     from fairmargin.sweep.tune import markdown, settings, table
     from fairmargin.sweep.tune import tune as search
 
     with exit_on_user_error():
-        where_to_run = chosen(engine, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
-        names = parse_methods(methods)
-        configs = [
-            configuration.load(
-                file,
-                dataset=dataset,
-                network=network,
-                method=name,
-                bias=bias,
-                overrides=changes or (),
-            )
-            for name in names
-        ]
-        where = out or Path("runs") / "tune" / runs_of(configs[0]).name
+        chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
+        options = RunOptions(file, dataset, methods, network, bias, changes)
+        configs = options.configs()
+        folder = out or Path("runs") / "tune" / runs_of(configs[0]).name
         found = search(
             configs,
-            where,
+            folder,
             trials=trials,
             seeds=parse_seeds(seeds),
             seed=search_seed,
             command=command_line(),
             say=typer.echo,
-            go_on=methods == "all",
-            engine=where_to_run,
+            go_on=options.all_methods,
+            engine=chosen_engine,
         )
         Console().print(table(found))
-        (where / "table.md").write_text(markdown(found), "utf-8")
-        tuned = where / "tuned.toml"
-        of = configs[0].data.root if configs[0].data.name == "folder" else configs[0].data.name
-        given = {
-            "--dataset": of,
-            "--methods": ",".join(names),
-            "--network": network,
-            "--bias": bias,
-        }
-        words = [
-            word
-            for option, value in given.items()
-            if value is not None
-            for word in (option, str(value))
-        ]
-        words += [word for change in changes or () for word in ("--set", change)]
-        head = f"# {shlex.join(['fairmargin', 'compare', str(tuned), *words])}\n"
-        tuned.write_text(head + settings(found, file), "utf-8")
-        typer.echo(f"the best settings of each, for fairmargin compare: {tuned}")
+        (folder / "table.md").write_text(markdown(found), "utf-8")
+        tuned = folder / "tuned.toml"
+        command = _compare_command(tuned, options, configs[0])
+        tuned.write_text(f"# {command}\n{settings(found, file)}", "utf-8")
+        typer.echo(f"the best settings of each method, for fairmargin compare: {tuned}")
+
+
+def _compare_command(tuned: Path, options: RunOptions, config: "Config") -> str:
+    """The command that compares the methods with their best settings."""
+    dataset = config.data.root if config.data.name == "folder" else config.data.name
+    given = {
+        "--dataset": dataset,
+        "--methods": ",".join(options.names),
+        "--network": options.network,
+        "--bias": options.bias,
+    }
+    words = ["fairmargin", "compare", str(tuned)]
+    for option, value in given.items():
+        if value is not None:
+            words += [option, str(value)]
+    for change in options.changes or ():
+        words += ["--set", change]
+    return shlex.join(words)

@@ -1,4 +1,7 @@
-"""Configurations: what a run is asked to do, read from TOML in layers, with every problem reported at once."""
+"""Configurations: what a run is asked to do.
+
+They are read from TOML in layers, and every problem is reported at once.
+"""
 
 from fairmargin.config.errors import ConfigError, Problem
 from fairmargin.config.loading import (

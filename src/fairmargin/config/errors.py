@@ -1,14 +1,13 @@
-"""What is wrong with a configuration, in words: every problem at once, each with the key it is about."""
+"""What is wrong with a configuration: every problem at once, each with its key."""
 
 import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 from fairmargin.config import toml
 
@@ -17,31 +16,42 @@ PAGE = "docs/configuration.md"
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with one key. An empty path: with the file, or with all."""
+    """What is wrong with one key.
+
+    Args:
+        path: the key; empty if the problem is with the file or the whole configuration.
+        says: what follows the path, such as "must be at least 1; got 0".
+        unknown: the key does not exist.
+        siblings: keys that exist beside an unknown one.
+    """
 
     path: tuple[str | int, ...]
-    says: str = ""  # after the path: "must be at least 1; got 0"
+    says: str = ""
     unknown: bool = False
-    siblings: tuple[str, ...] = ()  # of an unknown key
+    siblings: tuple[str, ...] = ()
 
     def under(self, *parents: str | int) -> "Problem":
+        """Return the same problem with these keys in front of its path."""
         return replace(self, path=(*parents, *self.path))
 
     def __str__(self) -> str:
-        from fairmargin.config.schema import all_keys  # schema imports this module
+        # Here, because schema imports this module.
+        from fairmargin.config.schema import all_keys
 
         if not self.unknown:
             return f"{dotted(self.path)} {self.says}".strip()
         *parents, last = self.path
         near = difflib.get_close_matches(str(last), self.siblings, n=1, cutoff=0.6)
-        meant = (
-            [dotted((*parents, near[0]))]
-            if near
-            else [key.path for key in all_keys() if key.name == last]
-        )
-        hint = f'did you mean "{meant[0]}"? ' if meant else ""
-        choices = "" if meant or not self.siblings else f"there are {', '.join(self.siblings)}. "
-        return f'unknown key "{dotted(self.path)}"; {hint}{choices}See {PAGE}'
+        if near:
+            meant = [dotted((*parents, near[0]))]
+        else:
+            meant = [key.path for key in all_keys() if key.name == last]
+        hint = ""
+        if meant:
+            hint = f'did you mean "{meant[0]}"? '
+        elif self.siblings:
+            hint = f"there are {', '.join(self.siblings)}. "
+        return f'unknown key "{dotted(self.path)}"; {hint}See {PAGE}'
 
 
 class ConfigError(ValueError):
@@ -52,13 +62,23 @@ class ConfigError(ValueError):
         super().__init__("\n".join(dict.fromkeys(map(str, self.problems))))
 
 
+# pydantic's kind of error → what the value must be
 KINDS = {
-    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "bool_type": "true or false",
-    "string_type": "text", "path_type": "a path", "tuple_type": "a list", "sequence_str": "a list", "list_type": "a list",
-    "model_type": "a table", "dict_type": "a table", "is_instance_of": "a list", "finite_number": "a finite number",
-}  # fmt: skip
-
-
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "sequence_str": "a list",
+    "is_instance_of": "a list",
+    "model_type": "a table",
+    "dict_type": "a table",
+}
+# pydantic's kind of error → words, and where pydantic keeps the limit
 BOUNDS = {
     "greater_than": ("above", "gt"),
     "greater_than_equal": ("at least", "ge"),
@@ -68,27 +88,32 @@ BOUNDS = {
 
 
 def problems_of(error: ValidationError, siblings: tuple[str, ...] = ()) -> list[Problem]:
+    """Turn pydantic's errors into problems, one for each key.
+
+    Args:
+        siblings: keys that exist, for the hint at an unknown one.
+    """
     found: dict[tuple[str | int, ...], list[Problem]] = {}
     for item in error.errors(include_url=False):
         path = item["loc"]
         inner = item.get("ctx", {}).get("error")
         if isinstance(inner, ConfigError):
-            parents = (
-                path[:-1] if path[-1:] == ("options",) else path
-            )  # options stand flat beside the name
+            # Options are written beside the name.
+            parents = path[:-1] if path[-1:] == ("options",) else path
             found[path] = [problem.under(*parents) for problem in inner.problems]
         elif item["type"] == "extra_forbidden":
             found[path] = [Problem(path, unknown=True, siblings=siblings)]
         else:
-            found.setdefault(
-                path, [Problem(path, _says(item["type"], item["input"], item.get("ctx", {})))]
-            )
-    return [problem for problems in found.values() for problem in problems]
+            says = _says(item["type"], item["input"], item.get("ctx", {}))
+            found.setdefault(path, [Problem(path, says)])
+    return list(chain.from_iterable(found.values()))
 
 
 def _says(kind: str, value: Any, context: Mapping[str, Any]) -> str:
-    got = toml.value(value)
-    got = f"got {got if len(got) <= 60 else got[:59] + '…'}"
+    shown = toml.value(value)
+    if len(shown) > 60:
+        shown = f"{shown[:59]}…"
+    got = f"got {shown}"
     if kind == "value_error":
         says = str(context["error"])
         return f"is wrong: {says}" if says.startswith("unknown") else says
@@ -100,7 +125,8 @@ def _says(kind: str, value: Any, context: Mapping[str, Any]) -> str:
     if kind in BOUNDS:
         words, bound = BOUNDS[kind]
         limit = context[bound]
-        return f"must be {words} {limit if isinstance(limit, int) else f'{limit:g}'}; {got}"
+        number = str(limit) if isinstance(limit, int) else f"{limit:g}"
+        return f"must be {words} {number}; {got}"
     if kind in ("too_short", "too_long"):
         return f"must have {context.get('min_length', context.get('max_length'))} values; {got}"
     if kind == "missing":
@@ -109,5 +135,10 @@ def _says(kind: str, value: Any, context: Mapping[str, Any]) -> str:
 
 
 def dotted(path: Sequence[str | int]) -> str:
+    """Write a path with dots, and positions in brackets: "players.probe.betas[0]".
+
+    Args:
+        path: names of keys and positions in lists.
+    """
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")

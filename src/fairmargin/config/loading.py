@@ -1,11 +1,11 @@
-"""From TOML in layers to a configuration, and back.
+"""Read a configuration from TOML in layers, and write it.
 
-model defaults ← preset of the dataset ← the user's file ← arguments ← --set KEY=VALUE
+defaults ← preset of the dataset ← the user's file ← arguments ← --set KEY=VALUE
 """
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,13 @@ from fairmargin.config.schema import (
     DataConfig,
     Layer,
     MethodConfig,
-    Named,
     NetworkConfig,
-    Section,
     given_fields,
 )
+from fairmargin.config.sections import Named, Section
 from fairmargin.data import DATASETS, is_own
 
-# Keys that had another spelling before 0.1.0, still read from files, run folders and --set.
+# Keys that were spelled differently before 0.1.0; still read from files, run folders and --set.
 OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
 
 
@@ -39,13 +38,14 @@ def load(
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Config:
-    """The configuration of a new run.
+    """Return the configuration of a new run.
 
     Args:
-        file: TOML of the user's own.
+        file: the user's own TOML file.
         dataset: a name, or the path of a manifest or an image folder.
-        bias: what methods see of it: `data.bias`.
-        overrides: "train.epochs=3"; the value is read as TOML, or else as text. Later ones win.
+        bias: what methods see of the bias: `data.bias`.
+        overrides: such as "train.epochs=3"; the value is read as TOML, or else as text. Later ones
+            win.
     """
     stated = {} if file is None else _read(Path(file))
     arguments = {
@@ -62,10 +62,8 @@ def load(
     users = [stated, _for_method(stated, chosen), *given, _for_method(parsed, chosen)]
 
     final = {section: _last_name(section, [preset, for_method, *users]) for section in NAMED}
-    preset_is_for = {
-        **{section: _last_name(section, [preset]) for section in NAMED},
-        "data": final["data"],
-    }
+    preset_is_for = {section: _last_name(section, [preset]) for section in NAMED}
+    preset_is_for["data"] = final["data"]
     merged = _belonging(preset, final, preset_is_for)
     merged = _merge(merged, _belonging(for_method, final, {**preset_is_for, "method": chosen}))
     for layer in users:
@@ -77,7 +75,7 @@ def load(
 
 
 def _check_tables(config: Config, *layers: Layer) -> None:
-    """What a user wants for other methods, of which this run reads nothing, must make sense too."""
+    """Check also what the user's tables say for methods other than this run's."""
     for layer in layers:
         for names, table in layer.get("methods", {}).items():
             for method in _split_names(names):
@@ -85,8 +83,9 @@ def _check_tables(config: Config, *layers: Layer) -> None:
 
 
 def _check_table(config: Config, names: str, method: str, table: Layer) -> None:
-    """`names` is the table's key, for the message; `method` one of them."""
-    if method not in (known := MethodConfig.builders()):
+    """Check the table [methods.NAMES] for one of its methods."""
+    known = MethodConfig.builders()
+    if method not in known:
         raise ConfigError([Problem(("methods", method), unknown=True, siblings=tuple(known))])
     if method == config.method.name:
         return
@@ -102,42 +101,63 @@ def _check_table(config: Config, names: str, method: str, table: Layer) -> None:
 
 
 def load_resolved(file: Path) -> Config:
-    """What `dump` wrote, and nothing else: presets may have changed since."""
+    """Return the configuration that `dump` wrote, without presets: they may have changed.
+
+    Args:
+        file: `config.toml` of a run folder.
+    """
     return Config(**_read(Path(file)))
 
 
 def override(config: Config, overrides: Sequence[str]) -> Config:
-    """Another configuration: this one with some keys changed. A new name drops the options of the old."""
-    base, layer = _plain(config), _parsed(overrides)
+    """Return this configuration with some keys changed.
+
+    A new dataset, network or method drops the options of the old one.
+
+    Args:
+        overrides: as in `load`.
+    """
+    base = _plain(config)
+    layer = _parsed(overrides)
     final = {section: _last_name(section, [base, layer]) for section in NAMED}
     return Config(**_merge(_belonging(base, final, final), layer))
 
 
 def dump(config: Config) -> str:
-    """TOML text; `load_resolved` gives the same configuration from it."""
+    """Return the configuration as TOML text, from which `load_resolved` makes the same one."""
     return toml.document(_plain(config))
 
 
 def extended(file: Path | None, more: Layer) -> str:
-    """TOML text: a configuration file with more in it."""
-    return toml.document(_merge({} if file is None else _read(file), more))
+    """Return the TOML text of a configuration file with more keys merged into it.
+
+    Args:
+        file: None for an empty one.
+        more: nested tables.
+    """
+    tables = {} if file is None else _read(file)
+    return toml.document(_merge(tables, more))
 
 
 def difference(a: Config, b: Config) -> list[str]:
-    """What changes from `a` to `b`: "train.epochs 24 → 80"."""
-    old, new = dict(toml.leaves(_plain(a))), dict(toml.leaves(_plain(b)))
-    shown: Callable[[Layer, str], str] = lambda values, key: (
-        toml.value(values[key]) if key in values else "not set"
-    )
-    return [
-        f"{k} {shown(old, k)} → {shown(new, k)}"
-        for k in {**old, **new}
-        if shown(old, k) != shown(new, k)
-    ]
+    """Return what changes from `a` to `b`, such as "train.epochs 24 → 80".
+
+    Args:
+        a: the old configuration.
+        b: the new one.
+    """
+    old = {key: toml.value(value) for key, value in toml.leaves(_plain(a))}
+    new = {key: toml.value(value) for key, value in toml.leaves(_plain(b))}
+    changes = []
+    for key in {**old, **new}:
+        before, after = old.get(key, "not set"), new.get(key, "not set")
+        if before != after:
+            changes.append(f"{key} {before} → {after}")
+    return changes
 
 
 def presets() -> list[str]:
-    """The datasets that have one."""
+    """Return the datasets that have a preset."""
     return [name for name in DATASETS if _preset_file(name).is_file()]
 
 
@@ -149,18 +169,23 @@ NAMED: dict[str, type[Named]] = {
 
 
 def _last_name(section: str, layers: Sequence[Layer]) -> Any:
-    """What the topmost layer that names it calls the dataset, network or method; else the default."""
+    """Return the name of the dataset, network or method in the last layer that has one.
+
+    If none has, the default.
+    """
     tables = [layer[section] for layer in layers if isinstance(layer.get(section), dict)]
     default = NAMED[section].model_fields["name"].default
     return next((table["name"] for table in reversed(tables) if "name" in table), default)
 
 
 def _for_method(layer: Layer, method: Any) -> Layer:
-    """What a layer wants for that method: its tables [methods."NAME"] and [methods."NAME, OTHER"], later ones winning."""
+    """Return what a layer says for one method.
+
+    It is written in tables [methods."NAME"] and [methods."NAME, OTHER"], of which later ones win.
+    """
     tables = layer.get("methods", {})
-    if not isinstance(tables, dict) or not all(
-        isinstance(table, dict) for table in tables.values()
-    ):
+    valid = isinstance(tables, dict) and all(isinstance(t, dict) for t in tables.values())
+    if not valid:
         raise ConfigError([Problem(("methods",), 'must hold tables such as [methods."ce".train]')])
     merged: Layer = {}
     for names, table in tables.items():
@@ -170,14 +195,16 @@ def _for_method(layer: Layer, method: Any) -> Layer:
 
 
 def _split_names(key: str) -> list[str]:
-    """The methods that a table is for: "ce, gce" are two."""
+    """Return the methods that a table is for: "ce, gce" are two."""
     return [name.strip() for name in key.split(",")]
 
 
 def _belonging(layer: Layer, final: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Layer:
-    """Without the options of a dataset, network or method that another layer replaces: they belong to that one.
+    """Return a layer without the options of a dataset, network or method that is not used.
 
-    `otherwise` says whose they are where the layer does not.
+    Args:
+        final: the names that are used.
+        otherwise: the names that options belong to where the layer does not say it.
     """
     kept = dict(layer)
     for section, model in NAMED.items():
@@ -192,15 +219,20 @@ def _merge(below: Layer, above: Layer) -> Layer:
     merged = dict(below)
     for key, value in above.items():
         old = below.get(key)
-        merged[key] = (
-            _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-        )
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = _merge(old, value)
+        merged[key] = value
     return merged
 
 
 def _without_none(layer: Layer) -> Layer:
-    tables = {k: _without_none(v) if isinstance(v, dict) else v for k, v in layer.items()}
-    return {k: v for k, v in tables.items() if v is not None and v != {}}
+    kept: Layer = {}
+    for key, value in layer.items():
+        if isinstance(value, dict):
+            value = _without_none(value)
+        if value is not None and value != {}:
+            kept[key] = value
+    return kept
 
 
 def _dataset(dataset: str | None) -> Layer:
@@ -214,13 +246,10 @@ def _preset_file(dataset: str) -> Any:
 
 
 def _preset(dataset: Any) -> Layer:
-    if (
-        not isinstance(dataset, str)
-        or dataset not in DATASETS
-        or not _preset_file(dataset).is_file()
-    ):
+    if not isinstance(dataset, str) or dataset not in DATASETS:
         return {}
-    return tomllib.loads(_preset_file(dataset).read_text("utf-8"))
+    file = _preset_file(dataset)
+    return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
 def _parsed(overrides: Sequence[str]) -> Layer:
@@ -238,7 +267,7 @@ def _parsed(overrides: Sequence[str]) -> Layer:
 
 
 def _renamed(layer: Layer) -> Layer:
-    """The same tables with `OLD_KEYS` under their present names, at any depth; present names win."""
+    """Return the same tables with `OLD_KEYS` under their present names, which win, at any depth."""
     renamed: Layer = {}
     for key, value in layer.items():
         value = _renamed(value) if isinstance(value, dict) else value
@@ -253,14 +282,13 @@ def _toml_or_text(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return (
-            float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", text) else text
-        )  # .5, which TOML does not take
+        # TOML does not read .5 and 5. as numbers.
+        return float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", text) else text
     return parsed["value"] if parsed.keys() == {"value"} else text
 
 
 def _read(file: Path) -> Layer:
-    """The tables of a TOML file, with old keys under their present names."""
+    """Read the tables of a TOML file, with old keys under their present names."""
     if file.is_dir():
         hint = f"; did you mean {file / 'config.toml'}?" if (file / "config.toml").is_file() else ""
         raise ConfigError(f"{file} is a folder, not a configuration file{hint}")
@@ -284,24 +312,14 @@ def _read(file: Path) -> Layer:
 
 
 def _plain(config: Config) -> Layer:
-    """Nested tables as a TOML file has them."""
+    """Return nested tables as a TOML file has them."""
     tables: Layer = {}
     for key, value in config:
         if isinstance(value, Named):
-            tables[key] = {name: _plain_value(v) for name, v in given_fields(value).items()}
-            # An option with the name of one of our own keys, as `bias` of utkface, goes into a table of its own.
-            options = {written(name): _plain_value(v) for name, v in value.options.items()}
-            tables[key] |= {
-                name: v for name, v in options.items() if name not in type(value).model_fields
-            }
-            if hidden := {
-                name: v for name, v in options.items() if name in type(value).model_fields
-            }:
-                tables[key]["options"] = hidden
+            tables[key] = _plain_named(value)
         elif isinstance(value, Section):
-            tables[key] = {
-                name: _plain_value(v) for name, v in value
-            }  # a preset may have what is "none" here
+            # With what is "none": a preset may have a value there.
+            tables[key] = {name: _plain_value(v) for name, v in value}
         elif key != "players":
             tables[key] = value
         elif value:
@@ -309,7 +327,22 @@ def _plain(config: Config) -> Layer:
     return tables
 
 
+def _plain_named(section: Named) -> Layer:
+    table = {name: _plain_value(value) for name, value in given_fields(section).items()}
+    own = type(section).model_fields
+    hidden: Layer = {}
+    for parameter, value in section.options.items():
+        name = written(parameter)
+        # An option with the name of a key, such as `bias` of utkface, goes into a table of its own.
+        target = hidden if name in own else table
+        target[name] = _plain_value(value)
+    if hidden:
+        table["options"] = hidden
+    return table
+
+
 def _plain_value(value: Any) -> Any:
     if isinstance(value, Path):
-        return "./none" if str(value) == "none" else str(value)  # else it would be read as nothing
+        # The path "none" would be read as nothing.
+        return "./none" if str(value) == "none" else str(value)
     return "none" if value is None else value

@@ -1,4 +1,7 @@
-"""Options of a dataset, a network or a method: the keywords of its builder that a configuration can express."""
+"""Options of a dataset, a network or a method.
+
+They are the keywords of its builder that a configuration can express.
+"""
 
 import inspect
 import keyword
@@ -17,7 +20,7 @@ from fairmargin.data.options import keywords
 
 @dataclass(frozen=True)
 class Option:
-    """A keyword of a builder."""
+    """A keyword of a builder, with its type (`kind`) and default."""
 
     parameter: str
     kind: Any
@@ -25,35 +28,54 @@ class Option:
 
     @property
     def written(self) -> str:
+        """Its name in a configuration."""
         return written(self.parameter)
 
     @property
     def several_kinds(self) -> bool:
+        """Whether it takes values of several types, None aside."""
         return _is_union(self.kind) and len(set(get_args(self.kind)) - {type(None)}) > 1
 
     def convert(self, value: Any) -> Any:
-        """The value as the builder wants it; raises pydantic's ValidationError."""
+        """Return the value as the builder wants it, or raise pydantic's ValidationError.
+
+        Args:
+            value: as TOML gives it.
+        """
         if type(None) in get_args(self.kind):
             value = parse_none(value)
         return _tuples(_adapter(self.kind).validate_python(value))
 
 
 def written(parameter: str) -> str:
-    """`lambda_`, which Python wants, is `lambda` in a configuration."""
+    """Return a parameter's name in a configuration: `lambda_` in Python is `lambda` there.
+
+    Args:
+        parameter: name of a builder's parameter.
+    """
     bare = parameter.removesuffix("_")
     return bare if keyword.iskeyword(bare) else parameter
 
 
 def parse_none(value: Any) -> Any:
-    """TOML has no null: the word "none" stands for it wherever nothing is a possible value."""
+    """Return None for the word "none", which stands for it because TOML has no null."""
     return None if isinstance(value, str) and value == "none" else value
 
 
 def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
-    """By their written names."""
+    """Return the options of a builder, by their names in a configuration.
+
+    Of a class, such as a network, all parameters may be set, except those that a partial has filled
+    in by position; of a function, its keywords.
+
+    Args:
+        builder: a function, a class, or a partial of either.
+    """
     made = builder.func if isinstance(builder, partial) else builder
-    # Of a class, a network, all parameters may be set, except those that a partial has filled in by position.
-    known = get_type_hints(made.__init__) if isinstance(made, type) else keywords(made)  # type: ignore[misc]
+    if isinstance(made, type):
+        known = get_type_hints(made.__init__)  # type: ignore[misc]
+    else:
+        known = keywords(made)
     parameters = inspect.signature(builder).parameters.values()
     options = [Option(p.name, known[p.name], p.default) for p in parameters if p.name in known]
     return {option.written: option for option in options if _expressible(option.kind)}
@@ -72,13 +94,13 @@ def _expressible(kind: Any) -> bool:
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(
-        Any if kind is type(None) else _strictly(kind)
-    )  # all that is known is a default of None
+    # A type of None says only that the default is None.
+    accepted = Any if kind is type(None) else _strictly(kind)
+    return TypeAdapter(accepted)
 
 
 def _strictly(kind: Any) -> Any:
-    """The type without conversions: "3" is no number, and 1 is not true."""
+    """Return the type without conversions: "3" is not a number, and 1 is not true."""
     if kind is float:
         return Annotated[float, Strict(), AfterValidator(_not_nan)]
     if kind in (bool, int, str):

@@ -1,37 +1,48 @@
-"""Settings of a run: frozen models with every key, its default, its range and its meaning.
+"""Settings of a run: every key with its default, its range and its meaning.
 
-docs/configuration.md lists every key. Options of a dataset, a network or a method stand flat beside its name, and are the
-keywords of its builder.
+docs/configuration.md lists every key with the same meanings. Options of a dataset, a network or a
+method are written beside its name, and are the keywords of its builder.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
-from fairmargin.checks import check_choice
 from fairmargin.config import toml
-from fairmargin.config.errors import ConfigError, Problem, problems_of
-from fairmargin.config.options import Option, options_of, parse_none, written
+from fairmargin.config.errors import ConfigError, Problem
+from fairmargin.config.sections import (
+    AboveZero,
+    Decay,
+    FromZero,
+    Named,
+    Nothing,
+    Section,
+    Share,
+    Switch,
+    Whole,
+    WholeAboveZero,
+    WholeFromZero,
+    setting,
+)
 from fairmargin.data import DATASETS
 from fairmargin.networks import ENCODERS
 
 Layer = dict[str, Any]
+Bias = Literal["labels", "none", "scores", "clusters"]
+ScoreFeatures = Literal["raw", "centred", "probabilities"]
+SamplerName = Literal[
+    "auto", "shuffled", "class-balanced", "group-balanced", "bias-aware", "weighted"
+]
+Optimizer = Literal["adam", "adamw", "sgd", "lars"]
+Schedule = Literal["constant", "step", "cosine"]
+Pace = Literal["epoch", "step"]
+Classifier = Literal["own", "probe", "knn", "linear"]
+Accuracy = Literal["plain", "cell-mean", "aligned", "conflicting", "worst-group", "train-weighted"]
 
 
 def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -51,157 +62,55 @@ def _device(name: str) -> str:
     return name
 
 
-Nothing = BeforeValidator(parse_none)
-
-
-Whole = Annotated[int, Strict()]
-
-
-Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-
-
-Switch = Annotated[bool, Strict()]
-
-
-FromZero = Annotated[Number, Field(ge=0)]
-
-
-AboveZero = Annotated[Number, Field(gt=0)]
-
-
-Share = Annotated[Number, Field(ge=0, le=1)]
-
-
-Decay = Annotated[Number, Field(ge=0, lt=1)]
-
-
-Optimizer = Literal["adam", "adamw", "sgd", "lars"]
-
-
-Schedule = Literal["constant", "step", "cosine"]
-
-
-ScoreFeatures = Literal["raw", "centred", "probabilities"]
-
-
-Accuracy = Literal["plain", "cell-mean", "aligned", "conflicting", "worst-group", "train-weighted"]
-
-
-def setting(default: Any, meaning: str) -> Any:
-    return Field(default=default, description=meaning)
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def __init__(self, /, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError(problems_of(error, tuple(type(self).model_fields))) from None
-
-
-class Named(Section):
-    """A name in a registry, and keywords of the builder that stands there."""
-
-    what: ClassVar[str]
-    name: str
-    options: dict[str, Any] = Field(default_factory=dict, description="")
-
-    @classmethod
-    def builders(cls) -> Mapping[str, Callable[..., Any]]:
-        raise NotImplementedError
-
-    @classmethod
-    def known(cls, name: str) -> dict[str, Option]:
-        """The options of the builder called `name`, as they are written in TOML."""
-        return options_of(cls.builders()[name])
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_options(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or not isinstance(values.get("options", {}), dict):
-            return values
-        flat = {key: value for key, value in values.items() if key not in cls.model_fields}
-        own = {key: value for key, value in values.items() if key in cls.model_fields}
-        return {**own, "options": {**flat, **values.get("options", {})}}
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        check_choice(name, cls.what, cls.builders())
-        return name
-
-    @field_validator("options")
-    @classmethod
-    def _check_options(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if "name" not in info.data:  # unknown, which is a problem already
-            return given
-        known = cls.known(info.data["name"])
-        options, problems = {}, []
-        for key, value in given.items():
-            path = ("options", key) if key in cls.model_fields else (key,)
-            option = known.get(written(key))
-            if option is None:
-                siblings = (*(own for own in cls.model_fields if own != "options"), *known)
-                problems.append(Problem(path, unknown=True, siblings=siblings))
-                continue
-            try:
-                options[option.parameter] = option.convert(value)
-            except ValidationError as error:
-                wrong = problems_of(error)
-                wrong = [replace(wrong[0], path=())] if option.several_kinds else wrong
-                problems += [problem.under(*path) for problem in wrong]
-        if problems:
-            raise ConfigError(problems)
-        return {
-            p: v
-            for p, v in options.items()
-            if v is not None or known[written(p)].default is not None
-        }
-
-
 class DataConfig(Named):
+    """The dataset, and what methods may know of its bias."""
+
     what = "dataset"
     name: str = setting(
-        "biased-mnist-mini", "`fairmargin list` shows all; options: its builder's keywords"
+        "biased-mnist-mini",
+        "dataset (`fairmargin list` shows all); options: its builder's keywords",
     )
     root: Annotated[Path | None, Nothing] = setting(
         None,
-        'folder of all data, else `$FAIRMARGIN_DATA`, else the user\'s cache; of "folder": the images',
+        "folder of all data; by default `$FAIRMARGIN_DATA`, or the user's cache. For the dataset "
+        '"folder": the manifest or image folder itself',
     )
-    bias: Literal["labels", "none", "scores", "clusters"] = setting(
+    bias: Bias = setting(
         "labels",
-        "what methods see of the bias: the dataset's labels, nothing, the features `fairmargin scores` wrote, or labels "
-        "from clusters of these",
+        "what methods see of the bias: the dataset's labels, nothing, the features that "
+        "`fairmargin scores` wrote, or labels made by clustering these features",
     )
     scores: Annotated[Path | None, Nothing] = setting(
         None,
-        "the folder of `fairmargin scores`, or one that holds seed-SEED; else runs/scores/DATASET/seed-SEED",
+        "folder that `fairmargin scores` wrote, or one that holds seed-SEED; by default "
+        "runs/scores/DATASET/seed-SEED",
     )
     score_features: Annotated[ScoreFeatures | None, Nothing] = setting(
-        None, "how the scores are read: raw (if not set), centred or probabilities"
+        None, "how scores are read: raw (the default), centred or probabilities"
     )
     clusters: Annotated[Annotated[Whole, Field(ge=2)] | None, Nothing] = setting(
-        None, 'of bias = "clusters": how many; else as many as classes, or 2 of each class'
+        None,
+        'number of clusters with bias = "clusters"; by default the number of classes, or 2 in each '
+        "class",
     )
     clusters_of: Annotated[Literal["class", "all"] | None, Nothing] = setting(
         None,
-        'of bias = "clusters": "all" samples together (if not set), or each "class" for itself',
+        'what bias = "clusters" clusters: "all" samples together (the default), or each "class" '
+        "for itself",
     )
     inject: Annotated[str | None, Nothing] = setting(
         None,
-        "plant a shortcut, KIND:RHO such as colour:0.95, with its bias labels (`docs/audit.md`)",
+        "shortcut to plant, KIND:RHO such as colour:0.95, with its bias labels (`docs/audit.md`)",
     )
-    sampler: Literal[
-        "auto", "shuffled", "class-balanced", "group-balanced", "bias-aware", "weighted"
-    ] = setting(
+    sampler: SamplerName = setting(
         "auto",
-        "which samples make an epoch; auto: what the method wants, mostly shuffled; the last three need bias labels",
+        "which samples make an epoch; auto: what the method asks for, mostly shuffled; "
+        "group-balanced, bias-aware and weighted need bias labels",
     )
 
     @classmethod
     def builders(cls) -> Mapping[str, Callable[..., Any]]:
+        """Return all datasets."""
         return DATASETS
 
     @model_validator(mode="after")
@@ -213,34 +122,42 @@ class DataConfig(Named):
 
 
 class NetworkConfig(Named):
+    """The encoder."""
+
     what = "encoder"
-    name: str = setting("simple-conv-7", "the encoder; options: keywords of its class")
+    name: str = setting("simple-conv-7", "encoder; options: keywords of its class")
 
     @classmethod
     def builders(cls) -> Mapping[str, Callable[..., Any]]:
+        """Return all encoders."""
         return ENCODERS
 
 
 class MethodConfig(Named):
+    """The method."""
+
     what = "method"
-    name: str = setting("eps-supinfonce+fairkl", "the method; options: its builder's keywords")
+    name: str = setting("eps-supinfonce+fairkl", "method; options: its builder's keywords")
 
     @classmethod
     def builders(cls) -> Mapping[str, Callable[..., Any]]:
+        """Return all methods."""
         from fairmargin.methods import METHODS
 
         return METHODS
 
 
 class OptimizerConfig(Section):
-    name: Optimizer = setting("adam", "adam, adamw, sgd or lars")
+    """The optimizer of every player."""
+
+    name: Optimizer = setting("adam", "optimizer: adam, adamw, sgd or lars")
     lr: AboveZero = setting(1e-3, "learning rate")
     weight_decay: FromZero = setting(
-        1e-5, "adamw takes it off the weights, the others add it to the gradient"
+        1e-5, "weight decay; adamw subtracts it from the weights, the others add it to the gradient"
     )
-    momentum: Decay = setting(0.9, "of sgd and lars")
-    betas: tuple[Decay, Decay] = setting((0.9, 0.999), "of adam and adamw")
-    nesterov: Switch = setting(False, "of sgd")
+    momentum: Decay = setting(0.9, "momentum of sgd and lars")
+    betas: tuple[Decay, Decay] = setting((0.9, 0.999), "decay rates of adam and adamw")
+    nesterov: Switch = setting(False, "Nesterov momentum for sgd")
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> "OptimizerConfig":
@@ -252,21 +169,24 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    name: Schedule = setting("step", "constant, step or cosine")
+    """How the learning rate changes."""
+
+    name: Schedule = setting("step", "schedule of the learning rate: constant, step or cosine")
     milestones: tuple[FromZero, ...] = setting(
-        (1 / 3, 2 / 3), "of step, when the rate falls: epochs, or below 1 shares of all epochs"
+        (1 / 3, 2 / 3),
+        "when step lowers the rate: in epochs, or, below 1, as shares of all epochs",
     )
-    factor: AboveZero = setting(0.1, "of step, by which the rate is multiplied at each")
-    floor: Share = setting(0.0, "of cosine, where it ends, as a share of `lr`")
-    warmup_epochs: FromZero = setting(0.0, "the rate rises linearly for so long")
-    warmup_from: Share = setting(0.01, "where it begins to rise, as a share of `lr`")
-    per: Literal["epoch", "step"] = setting(
-        "epoch", "change the rate between epochs, or at every step"
+    factor: AboveZero = setting(0.1, "factor by which step multiplies the rate at each milestone")
+    floor: Share = setting(0.0, "where cosine ends, as a share of `lr`")
+    warmup_epochs: FromZero = setting(
+        0.0, "epochs at the start during which the rate rises linearly"
     )
+    warmup_from: Share = setting(0.01, "where this rise begins, as a share of `lr`")
+    per: Pace = setting("epoch", "change the rate after every epoch, or after every step")
 
 
 class PlayerConfig(Section):
-    """What differs for one player of the method from `[optimizer]` and `[schedule]`; nothing: it does not."""
+    """What differs for one player of the method from `[optimizer]` and `[schedule]`."""
 
     name: Annotated[Optimizer | None, Nothing] = setting(None, "as `optimizer.name`")
     lr: Annotated[AboveZero | None, Nothing] = setting(None, "as `optimizer.lr`")
@@ -284,84 +204,93 @@ class PlayerConfig(Section):
         None, "as `schedule.warmup_epochs`"
     )
     warmup_from: Annotated[Share | None, Nothing] = setting(None, "as `schedule.warmup_from`")
-    per: Annotated[Literal["epoch", "step"] | None, Nothing] = setting(None, "as `schedule.per`")
+    per: Annotated[Pace | None, Nothing] = setting(None, "as `schedule.per`")
 
 
 class TrainConfig(Section):
-    epochs: Annotated[Whole, Field(ge=1)] = setting(80, "passes over the training set")
-    steps: Annotated[Annotated[Whole, Field(ge=1)] | None, Nothing] = setting(
+    """How long and how training runs."""
+
+    epochs: WholeAboveZero = setting(80, "passes over the training set")
+    steps: Annotated[WholeAboveZero | None, Nothing] = setting(
         None,
-        "stop after so many steps, if the epochs are not over before; the schedule spans what comes first",
+        "stop after this many steps, if the epochs do not end before; the schedule spans whatever "
+        "ends first",
     )
-    batch_size: Annotated[Whole, Field(ge=1)] = setting(256, "over all processes together")
+    batch_size: WholeAboveZero = setting(256, "samples in a batch, over all processes together")
     drop_last: Switch = setting(False, "leave out a last batch that is not full")
     precision: Literal["float32", "bfloat16", "float16"] = setting(
-        "float32", "half precision is mixed"
+        "float32", "precision of the arithmetic; bfloat16 and float16 are mixed precision"
     )
     clip: Annotated[AboveZero | None, Nothing] = setting(
         None, "largest gradient norm, for each player"
     )
-    compile: Switch = setting(False, "encoders through torch.compile")
-    channels_last: Switch = setting(False, "memory layout that convolutions on CUDA prefer")
+    compile: Switch = setting(False, "run encoders through torch.compile")
+    channels_last: Switch = setting(False, "use the memory layout that convolutions on CUDA prefer")
     device: Annotated[str, AfterValidator(_device)] = setting(
-        "auto", "auto, cpu, cuda, cuda:1, mps, …"
+        "auto", "device: auto, cpu, cuda, cuda:1, mps, …"
     )
-    workers: Annotated[Whole, Field(ge=0)] = setting(0, "processes that decode image files")
-    checkpoint_seconds: FromZero = setting(60.0, "between checkpoints; 0: after every step")
-    keep: Annotated[Whole, Field(ge=1)] = setting(2, "checkpoints kept")
-    log_steps: Annotated[Whole, Field(ge=1)] = setting(50, "steps between lines of the log")
+    workers: WholeFromZero = setting(0, "processes that decode image files")
+    checkpoint_seconds: FromZero = setting(
+        60.0, "seconds between checkpoints; 0: one after every step"
+    )
+    keep: WholeAboveZero = setting(2, "number of checkpoints to keep")
+    log_steps: WholeAboveZero = setting(50, "steps between lines of the log")
     tensorboard: Switch = setting(False, "write events for TensorBoard too")
 
 
 class EvaluateConfig(Section):
-    every: Annotated[Whole, Field(ge=0)] = setting(
-        1, "epochs between evaluations; 0: only at the end"
-    )
+    """What is evaluated, when, and which weights the result is about."""
+
+    every: WholeFromZero = setting(1, "epochs between evaluations; 0: only at the end")
     classifiers: Annotated[
-        tuple[Literal["own", "probe", "knn", "linear"], ...],
-        Field(min_length=1),
-        AfterValidator(_each_once),
+        tuple[Classifier, ...], Field(min_length=1), AfterValidator(_each_once)
     ] = setting(
         ("own", "probe", "knn"),
-        "which predict at the end: the method's own, a linear probe, k-NN; linear: linear evaluation (`docs/evaluation.md`)",
+        "classifiers that predict at the end: the method's own, a linear probe, k-NN, or linear "
+        "evaluation (`docs/evaluation.md`)",
     )
-    resamples: Annotated[Whole, Field(ge=1)] = setting(
-        1000, "of the bootstrap behind the intervals"
-    )
+    resamples: WholeAboveZero = setting(1000, "resamples of the bootstrap for the intervals")
     report: Literal["last", "best-on-validation"] = setting(
         "last",
-        "whose weights the result is about; the best is of the method's final stage (`docs/methods.md`)",
+        "which weights the result is about; the best are chosen in the method's final stage "
+        "(`docs/methods.md`)",
     )
     select: Accuracy = setting(
         "cell-mean",
-        'what "best on validation" compares; plain unless `data.bias` is "labels" and there are some',
+        'accuracy by which "best on validation" is chosen; plain unless `data.bias` is "labels" '
+        "and the data have bias labels",
     )
     headline: Accuracy = setting(
-        "cell-mean", "the accuracy that tables show first; plain where the data do not have it"
+        "cell-mean", "accuracy that tables show first; plain if the data do not have it"
     )
     similarities: Switch = setting(
         False,
-        "record at every evaluation how similar test samples are that share label or bias (`docs/evaluation.md`)",
+        "record at every evaluation how similar test samples are that share label or bias "
+        "(`docs/evaluation.md`)",
     )
-    batch_size: Annotated[Whole, Field(ge=1)] = setting(256, "of evaluation")
-    linear_lr: AboveZero = setting(5.0, "of linear evaluation: learning rate of its SGD")
-    linear_epochs: Annotated[Whole, Field(ge=1)] = setting(
-        100, "of linear evaluation: passes over the training set, each through the encoder"
+    batch_size: WholeAboveZero = setting(256, "samples in a batch of the evaluation")
+    linear_lr: AboveZero = setting(5.0, "linear evaluation: learning rate of its SGD")
+    linear_epochs: WholeAboveZero = setting(
+        100, "linear evaluation: passes over the training set, each through the encoder"
     )
-    linear_batch_size: Annotated[Whole, Field(ge=1)] = setting(512, "of linear evaluation")
-    linear_momentum: Decay = setting(0.9, "of linear evaluation's SGD")
-    linear_weight_decay: FromZero = setting(0.0, "of linear evaluation's SGD")
+    linear_batch_size: WholeAboveZero = setting(512, "linear evaluation: samples in a batch")
+    linear_momentum: Decay = setting(0.9, "linear evaluation: momentum of its SGD")
+    linear_weight_decay: FromZero = setting(0.0, "linear evaluation: weight decay of its SGD")
     linear_milestones: tuple[FromZero, ...] = setting(
-        (0.6, 0.75, 0.9), "when its rate falls: epochs, or below 1 shares of `linear_epochs`"
+        (0.6, 0.75, 0.9),
+        "linear evaluation: when the rate falls, in epochs or, below 1, as shares of "
+        "`linear_epochs`",
     )
-    linear_factor: AboveZero = setting(0.2, "by which its rate is multiplied at each")
+    linear_factor: AboveZero = setting(
+        0.2, "linear evaluation: factor by which the rate is multiplied at each milestone"
+    )
 
 
 class Config(Section):
     """Everything a run depends on."""
 
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = setting(
-        0, "of everything random; of the dataset too, unless `data.seed` says otherwise"
+        0, "random seed for data, weights and batches; `data.seed` sets another one for the dataset"
     )
     data: DataConfig = Field(default_factory=DataConfig)
     network: NetworkConfig = Field(default_factory=NetworkConfig)
@@ -374,11 +303,11 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _choose_without_hidden_labels(self) -> "Config":
-        """Methods that may not see the bias labels may not be chosen by them either."""
+        """Do not choose by bias labels where methods may not see them."""
         if self.data.bias != "labels" and self.evaluate.select != "plain":
-            object.__setattr__(
-                self, "evaluate", self.evaluate.model_copy(update={"select": "plain"})
-            )  # it is frozen
+            chosen = self.evaluate.model_copy(update={"select": "plain"})
+            # The model is frozen.
+            object.__setattr__(self, "evaluate", chosen)
         return self
 
     @model_validator(mode="after")
@@ -395,38 +324,49 @@ class Config(Section):
     def for_player(
         self, player: str, differs: Mapping[str, Any] | None = None
     ) -> tuple[OptimizerConfig, ScheduleConfig]:
-        """What a player learns with: the run's settings ← what the method wants for it (`differs`) ← [players.NAME]."""
+        """Return what a player learns with.
+
+        The run's settings ← what the method wants for the player ← [players.NAME].
+
+        Args:
+            differs: what the method wants for it, as keys of [players.NAME].
+        """
         own = given_fields(self.players[player]) if player in self.players else {}
-        chosen = {**PlayerConfig(**(differs or {})).model_dump(exclude_none=True), **own}
-        optimizer = {key: chosen[key] for key in OptimizerConfig.model_fields if key in chosen}
-        schedule = {
-            key: chosen[key]
-            for key in ScheduleConfig.model_fields
-            if key in chosen and key != "name"
-        }
-        if "schedule" in chosen:
-            schedule["name"] = chosen["schedule"]
-        return OptimizerConfig(**given_fields(self.optimizer) | optimizer), ScheduleConfig(
-            **given_fields(self.schedule) | schedule
-        )
+        wanted = given_fields(PlayerConfig(**(differs or {})))
+        chosen = {**wanted, **own}
+        optimizer = given_fields(self.optimizer)
+        schedule = given_fields(self.schedule)
+        for key, value in chosen.items():
+            if key == "schedule":
+                schedule["name"] = value
+            elif key in OptimizerConfig.model_fields:
+                optimizer[key] = value
+            else:
+                schedule[key] = value
+        return OptimizerConfig(**optimizer), ScheduleConfig(**schedule)
 
 
 @dataclass(frozen=True)
 class Key:
-    """One line of docs/configuration.md."""
+    """One line of docs/configuration.md.
+
+    Args:
+        default: as TOML; empty if there is none.
+    """
 
     path: str
-    default: str  # as TOML; empty: nothing
+    default: str
     meaning: str
 
     @property
     def name(self) -> str:
+        """The last part of the path."""
         return self.path.rpartition(".")[2]
 
 
 @cache
 def all_keys() -> tuple[Key, ...]:
-    """Every key there is, except the options of datasets, networks and methods."""
+    """Return every key there is, except the options of datasets, networks and methods."""
     found = []
     for name, field in Config.model_fields.items():
         section = PlayerConfig if name == "players" else field.annotation
@@ -442,5 +382,9 @@ def all_keys() -> tuple[Key, ...]:
 
 
 def given_fields(section: Section) -> Layer:
-    """A section's own fields that are not nothing."""
+    """Return a section's own fields that are not None.
+
+    Args:
+        section: any section; options are left out.
+    """
     return {key: value for key, value in section if value is not None and key != "options"}

@@ -1,22 +1,27 @@
-"""TOML text from nested tables. Python reads TOML and does not write it."""
+"""Write nested tables as TOML text: Python's standard library only reads it."""
 
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"} | {
-    chr(code): f"\\u{code:04x}" for code in (*range(9), 11, 12, *range(14, 32), 127)
-}
+# Control characters without a short form.
+_CONTROL = (*range(9), 11, 12, *range(14, 32), 127)
+ESCAPES = {chr(code): f"\\u{code:04x}" for code in _CONTROL}
+ESCAPES |= {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def document(tables: Mapping[str, Any]) -> str:
-    """The whole file."""
+    """Return the text of a whole file.
+
+    Args:
+        tables: nested mappings of values.
+    """
     return "\n".join(_lines(tables)) + "\n"
 
 
 def value(item: Any) -> str:
-    """One value as TOML writes it; of what TOML has no word for, Python's."""
+    """Return one value as TOML writes it, or as Python does if TOML has no word for it."""
     if isinstance(item, bool):
         return "true" if item else "false"
     if isinstance(item, str | Path):
@@ -24,12 +29,17 @@ def value(item: Any) -> str:
     if isinstance(item, list | tuple):
         return f"[{', '.join(map(value, item))}]"
     if isinstance(item, Mapping):
-        return f"{{{', '.join(f'{_key(name)} = {value(inner)}' for name, inner in item.items())}}}"
+        pairs = [f"{_key(name)} = {value(inner)}" for name, inner in item.items()]
+        return f"{{{', '.join(pairs)}}}"
     return repr(item) if isinstance(item, int | float) else str(item)
 
 
 def leaves(tables: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """("train.epochs", 80), …"""
+    """Yield every value with its dotted name: ("train.epochs", 80), …
+
+    Args:
+        path: what the names start with.
+    """
     for name, item in tables.items():
         dotted = f"{path}.{name}" if path else name
         if isinstance(item, Mapping):
@@ -49,7 +59,8 @@ def _lines(tables: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    return f'"{"".join(ESCAPES.get(character, character) for character in text)}"'
+    escaped = "".join(ESCAPES.get(character, character) for character in text)
+    return f'"{escaped}"'
 
 
 def _key(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Data: datasets by name, their splits, and the way from pixels to batches.
+"""Datasets by name, their splits, and the way from pixels to batches.
 
 data = build("biased-mnist-mini", rho=0.95)     # Data(train, valid, test, info, …)
 """

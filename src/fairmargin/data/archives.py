@@ -1,7 +1,8 @@
-"""Unpack tar, tar.gz and zip files without trusting them: all that was asked for arrives, or nothing does.
+"""Unpack tar, tar.gz and zip files without trusting them.
 
-Refused: paths that leave the folder, links, devices, the same name twice, more entries or bytes than allowed (as
-declared and as really read), anything cut short or damaged.
+Everything that was asked for is unpacked, or nothing is. Refused are paths that leave the folder,
+links, devices, the same name twice, more entries or bytes than allowed (as declared and as really
+read), and anything cut short or damaged.
 """
 
 import gzip
@@ -23,7 +24,10 @@ from typing import IO, BinaryIO, cast
 MAX_ENTRIES = 100_000
 MAX_BYTES = 2 << 30
 CHUNK = 1 << 20
-_GZIP, _ZIP = b"\x1f\x8b", (b"PK\x03\x04", b"PK\x05\x06")  # PK 5 6: a zip without entries
+# First bytes of such files; PK 5 6 is a zip without entries.
+_GZIP = b"\x1f\x8b"
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+# What the standard library raises for damaged archives.
 _BROKEN = (
     EOFError,
     zlib.error,
@@ -35,7 +39,7 @@ _BROKEN = (
 
 
 class BadArchive(ValueError):
-    """An archive or compressed file that is damaged, or that asks for something an honest one does not."""
+    """An archive or compressed file that is damaged, or that asks for something unsafe."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +51,25 @@ class _Entry:
 
 
 def read_bare(path: Path, *, max_bytes: int = MAX_BYTES, unpack: bool = True) -> Iterator[bytes]:
-    """The content of a file in chunks; `unpack` decompresses what is a gzip file, whatever its name."""
+    """Read the content of a file in chunks.
+
+    Args:
+        max_bytes: refuse content larger than this.
+        unpack: decompress the file if it is a gzip file, whatever its name.
+    """
     total = 0
     try:
         with path.open("rb") as raw:
-            packed = unpack and raw.peek(2)[:2] == _GZIP
-            with cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw as stream:
-                while chunk := stream.read(CHUNK):
-                    total += len(chunk)
-                    if total > max_bytes:
-                        raise BadArchive(
-                            f"{path}: refused, its content is larger than {max_bytes:,} bytes"
-                        )
-                    yield chunk
+            stream: BinaryIO = raw
+            if unpack and raw.peek(2)[:2] == _GZIP:
+                stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+            while chunk := stream.read(CHUNK):
+                total += len(chunk)
+                if total > max_bytes:
+                    raise BadArchive(
+                        f"{path}: refused, its content is larger than {max_bytes:,} bytes"
+                    )
+                yield chunk
     except _BROKEN as error:
         raise BadArchive(
             f"{path}: truncated or damaged gzip file ({error}). Delete it and get it again"
@@ -78,8 +88,8 @@ def extract(
 
     Args:
         only: names of the files to keep; each must be there. None keeps every file.
-        max_entries: of the archive, kept or not.
-        max_bytes: of all its files together, kept or not.
+        max_entries: most entries the archive may have, kept or not.
+        max_bytes: most bytes its files may have together, kept or not.
     """
     if into.exists():
         raise FileExistsError(f"{into} exists; archives are only unpacked into a new folder")
@@ -87,9 +97,8 @@ def extract(
     with tempfile.TemporaryDirectory(
         prefix=".unpack-", dir=into.parent, ignore_cleanup_errors=True
     ) as temporary:
-        content = Path(
-            temporary, "content"
-        )  # a folder of its own: TemporaryDirectory's is closed to other users
+        # A folder of its own: the one TemporaryDirectory made is closed to other users.
+        content = Path(temporary, "content")
         content.mkdir()
         try:
             kept = _unpack(archive, content, only, max_entries, max_bytes)
@@ -97,7 +106,8 @@ def extract(
             raise BadArchive(
                 f"{archive}: truncated or damaged archive ({error}). Delete it and get it again"
             ) from error
-        if absent := sorted(set(only or ()) - kept):
+        absent = sorted(set(only or ()) - kept)
+        if absent:
             raise BadArchive(f"{archive}: refused, it does not hold {', '.join(absent)}")
         os.replace(content, into)
 
@@ -122,7 +132,8 @@ def _unpack(
                 raise refuse(
                     f"{entry.name!r} is a {entry.kind}; only files and folders are unpacked"
                 )
-            if entry.kind == "folder":  # folders come into being with their files
+            # Folders are made together with their files.
+            if entry.kind == "folder":
                 continue
             if name in seen:
                 raise refuse(f"{name!r} is in it twice")
@@ -155,12 +166,12 @@ def _unpack(
 
 
 def _safe_name(name: str) -> str | None:
-    """The path relative to the folder, or None when it is not one on every system."""
+    """Return the path relative to the folder, or None when it is not one on every system."""
     path = PurePosixPath(name)
-    bad = (
-        path.is_absolute() or ".." in path.parts or re.search(r"[\\\x00:]", name)
-    )  # a colon: drives and streams
-    return None if bad else str(path)
+    # A colon would name a drive or a stream on Windows.
+    if path.is_absolute() or ".." in path.parts or re.search(r"[\\\x00:]", name):
+        return None
+    return str(path)
 
 
 def _entries(archive: Path, max_entries: int, max_bytes: int) -> Generator[_Entry, None, None]:
@@ -169,10 +180,11 @@ def _entries(archive: Path, max_entries: int, max_bytes: int) -> Generator[_Entr
         if start in _ZIP:
             yield from _zip_entries(raw)
         else:
-            stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if start[:2] == _GZIP else raw
-            headers = (
-                4096 * max_entries + CHUNK
-            )  # besides the content; with long names and padding, generously
+            stream: BinaryIO = raw
+            if start[:2] == _GZIP:
+                stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+            # A generous bound for all headers, with long names and padding.
+            headers = 4096 * max_entries + CHUNK
             yield from _tar_entries(_Bounded(stream, max_bytes + headers, archive))
 
 
@@ -189,26 +201,38 @@ def _zip_entries(raw: BinaryIO) -> Iterator[_Entry]:
 
 
 def _tar_entries(stream: "_Bounded") -> Iterator[_Entry]:
-    with tarfile.open(fileobj=stream, mode="r|") as file:  # one pass, no seeking back
+    # "r|": one pass, no seeking back.
+    with tarfile.open(fileobj=stream, mode="r|") as file:
         for member in file:
             kind = "folder" if member.isdir() else "file"
-            if member.issparse() or not (member.isdir() or member.isreg()):
-                kind = (
-                    "link" if member.issym() or member.islnk() else "device or other special entry"
-                )
+            if member.issym() or member.islnk():
+                kind = "link"
+            elif member.issparse() or not (member.isdir() or member.isreg()):
+                kind = "device or other special entry"
             yield _Entry(member.name, member.size, kind, partial(file.extractfile, member))
-    while stream.read(CHUNK):  # to the end: gzip's own checksum stands there
+    # Read to the end, where gzip has its checksum.
+    while stream.read(CHUNK):
         pass
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that stops with BadArchive after `limit` bytes: headers can lie, and can be bombs themselves."""
+    """A stream that raises BadArchive after `limit` bytes.
+
+    Declared sizes can be wrong, and the headers alone can be too large.
+    """
 
     def __init__(self, stream: BinaryIO, limit: int, archive: Path) -> None:
-        self.stream, self.left, self.limit, self.archive = stream, limit, limit, archive
+        self.stream = stream
+        self.left = limit
+        self.limit = limit
+        self.archive = archive
 
     def read(self, size: int = -1) -> bytes:
-        data = self.stream.read(min(size, self.left + 1) if size >= 0 else self.left + 1)
+        # One byte more than allowed, to notice that there is more.
+        most = self.left + 1
+        if 0 <= size < most:
+            most = size
+        data = self.stream.read(most)
         self.left -= len(data)
         if self.left < 0:
             raise BadArchive(

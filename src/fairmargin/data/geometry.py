@@ -1,7 +1,7 @@
-"""Images on disk: which files are images, and the fixed geometry in which each published dataset wants them decoded.
+"""Which files are images, and the fixed geometry in which each published dataset is decoded.
 
-Random crops happen later, on whole batches (`views`). Note: where a paper crops the original file at random, the file
-is first brought to a fixed square here, and its crops come from that square.
+Random crops happen later, on whole batches (`views`). Note: where a paper crops the original file
+at random, the file is first brought to a fixed square here, and its crops come from that square.
 """
 
 import os
@@ -19,23 +19,25 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The images directly inside a folder, sorted by name; hidden files and other kinds are passed over."""
+    """List the images directly inside a folder, sorted by name.
+
+    Hidden files and files of other kinds are passed over.
+    """
     with os.scandir(folder) as entries:
-        names = [
-            e.name
-            for e in entries
-            if e.name.lower().endswith(IMAGE_SUFFIXES) and not e.name.startswith(".")
-        ]
-    return [folder / name for name in sorted(names)]
+        names = [entry.name for entry in entries]
+    shown = [name for name in names if not name.startswith(".")]
+    return [folder / name for name in sorted(shown) if name.lower().endswith(IMAGE_SUFFIXES)]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Decode a file to uint8 [3, side, side]: centre square, bilinear resize, centre crop, in this order.
+    """Decode a file to uint8 [3, side, side]: centre square, bilinear resize, centre crop.
 
-    resize: the shorter side becomes this long and the proportions stay; with `stretch` both sides do.
-    crop: side of the centre crop after resizing; the whole square by default.
-    square: side of a centre crop of the file as it is, before resizing.
+    Args:
+        resize: length of the shorter side after resizing, proportions kept; of both with `stretch`.
+        crop: side of the centre crop after resizing; the whole square by default.
+        stretch: resize both sides, whatever the proportions.
+        square: side of a centre crop of the file as it is, before resizing.
     """
 
     resize: int
@@ -45,6 +47,7 @@ class Geometry:
 
     @property
     def side(self) -> int:
+        """Side of the decoded image."""
         return self.resize if self.crop is None else self.crop
 
     @property
@@ -65,27 +68,27 @@ class Geometry:
 
 
 def _read(path: Path) -> Image.Image:
-    """Note: as in the public codes, the picture is not turned by its EXIF data; that is why this is not `open_rgb`."""
+    """Note: as in the public codes, EXIF rotation is ignored, unlike in `decode.open_rgb`."""
     check_file(path)
     try:
         with Image.open(path, formats=FORMATS) as file:
             return file.convert("RGB")
-    except (
-        Exception
-    ) as error:  # the readers of broken files fail in many ways; each becomes a reason
-        raise UnreadableImage(
-            path, f"cannot be decoded ({error}); copy it again from its archive"
-        ) from error
+    # Pillow raises many kinds of errors for broken files.
+    except Exception as error:
+        reason = f"cannot be decoded ({error}); copy it again from its archive"
+        raise UnreadableImage(path, reason) from error
 
 
 def _to_size(image: Image.Image, resize: int, stretch: bool) -> Image.Image:
     width, height = image.size
     short = min(width, height)
-    size = (resize, resize) if stretch else (resize * width // short, resize * height // short)
+    size = (resize * width // short, resize * height // short)
+    if stretch:
+        size = (resize, resize)
     return image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
 
 
 def _centre(image: Image.Image, side: int) -> Image.Image:
-    """Black outside, should the image be smaller."""
+    """Cut out the central square; black outside, if the image is smaller."""
     left, top = (round((length - side) / 2) for length in image.size)
     return image.crop((left, top, left + side, top + side))

@@ -1,4 +1,4 @@
-"""Digests of data: is this still what a run was trained on?"""
+"""Digests of data, which tell whether a run's data has changed."""
 
 import hashlib
 import os
@@ -11,18 +11,20 @@ import torch
 if TYPE_CHECKING:
     from fairmargin.data.split import Split
 
-
-HASHED_AT_ONCE = 1024  # images
+# Images read at a time.
+HASHED_AT_ONCE = 1024
 
 
 def data_hash(split: "Split") -> str:
-    """sha256 of labels, bias and pixels.
+    """Return the sha256 of a split's labels, bias and pixels.
 
-    Of a split of files (one with `paths`): of labels, bias, names below their common folder, and sizes.
+    For a split of files (one with `paths`), the names below their common folder and the file sizes
+    take the place of the pixels.
     """
     digest = hashlib.sha256()
     for name, values in (("labels", split.labels), ("bias", split.bias)):
-        digest.update(f"{name} {'none' if values is None else len(values)}\n".encode())
+        length = "none" if values is None else len(values)
+        digest.update(f"{name} {length}\n".encode())
         if values is not None:
             digest.update(values.cpu().numpy().astype("<i8").tobytes())
     paths = getattr(split, "paths", None)
@@ -38,11 +40,16 @@ def data_hash(split: "Split") -> str:
 
 
 def source_hash(root: Path) -> str:
-    """sha256 of a table of images, or of the names and sizes of all files below a folder: are they still the same?"""
+    """Return the sha256 of a table of images, or of the names and sizes of a folder's files.
+
+    Args:
+        root: the table, or the folder whose files are taken at any depth.
+    """
     if root.is_file():
         return hashlib.sha256(root.read_bytes()).hexdigest()
     digest = hashlib.sha256()
-    for line in _names_and_sizes(sorted(path for path in root.rglob("*") if path.is_file())):
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    for line in _names_and_sizes(files):
         digest.update(line)
     return digest.hexdigest()
 

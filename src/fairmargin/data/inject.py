@@ -1,7 +1,8 @@
-"""A known shortcut planted in any dataset, as a positive control: does an audit find it, does a method remove it?
+"""Plant a known shortcut in any dataset, as a positive control for audits and methods.
 
-In training and validation a share ρ of each class carries the planted value of the class, the others any other value; in the
-tests every value is as likely as any other. The planted value becomes the bias label.
+In training and validation a share ρ of each class carries the planted value of the class, the
+others any other value; in the tests every value is as likely as any other. The planted value
+becomes the bias label.
 """
 
 import math
@@ -19,38 +20,57 @@ from fairmargin.data.bias import assign_by_count, count_cells
 from fairmargin.data.datasets.biased_mnist import COLOURS, PALETTES, TENTH
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
 
-MOST_VALUES = 10  # of the planted attribute; with more classes several share one
-AT_ONCE = 1 << 20  # values painted at a time
-LIGHT = 0.5  # strength of coloured light
-MAGENTA = (255, 0, 255)  # of the patch: rare in pictures, and of no class
+# Values of the planted attribute; with more classes several share one.
+MOST_VALUES = 10
+# Bytes painted at a time.
+AT_ONCE = 1 << 20
+# Strength of coloured light.
+LIGHT = 0.5
+# Colour of the patch: rare in pictures, and not the colour of any class.
+MAGENTA = (255, 0, 255)
 
-Paint = Callable[
-    [Tensor, Tensor, int], Tensor
-]  # (uint8 [n, 3, H, W], value [n], number of values) → the same, painted
+# (uint8 [n, 3, H, W], value [n], number of values) → the same images, painted
+Paint = Callable[[Tensor, Tensor, int], Tensor]
 
 
 def coloured_light(images: Tensor, value: Tensor, values: int) -> Tensor:
-    """1 − (1 − x)(1 − ½c): black becomes half the colour c and white stays, so digits and objects remain what they were."""
+    """Shine light of the value's colour c on each image: 1 − (1 − x)(1 − ½c).
+
+    Black becomes half the colour and white stays, so digits and objects remain what they were.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
     colours = torch.from_numpy(PALETTES["paper"][:values].astype(np.float32)) / 255
     c = colours[value][:, :, None, None]
     return _to_bytes(1 - (1 - images.float() / 255) * (1 - LIGHT * c))
 
 
 def patch(images: Tensor, value: Tensor, values: int) -> Tensor:
-    """A magenta square, an eighth of the shorter side, at a place on the edge that tells the value."""
+    """Paint a magenta square, an eighth of the shorter side, at a place on the edge.
+
+    The place tells the value.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
     height, width = images.shape[2:]
     side = max(2, min(height, width) // 8)
+    square = torch.tensor(MAGENTA, dtype=torch.uint8).view(1, 3, 1, 1)
     painted = images.clone()
     for v in range(values):
         top, left = _on_the_edge(v / values, height - side, width - side)
         rows = (value == v).nonzero()[:, 0]
-        square = torch.tensor(MAGENTA, dtype=torch.uint8).view(1, 3, 1, 1)
         painted[rows, :, top : top + side, left : left + side] = square
     return painted
 
 
 def _on_the_edge(share: float, height: int, width: int) -> tuple[int, int]:
-    """(down, right) after this share of the way around a rectangle, clockwise from its top left corner."""
+    """(down, right) after this share of the way around a rectangle, clockwise from the top left."""
     along = share * 2 * (height + width)
     if along < width:
         return 0, round(along)
@@ -62,7 +82,15 @@ def _on_the_edge(share: float, height: int, width: int) -> tuple[int, int]:
 
 
 def brightness(images: Tensor, value: Tensor, values: int) -> Tensor:
-    """½x + level: the picture with half its contrast, from its darkest for value 0 to its lightest for the last."""
+    """Halve the contrast and add a level: ½x + level.
+
+    Value 0 is the darkest level, the last value the lightest.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
     level = 0.5 * value.float() / max(values - 1, 1)
     return _to_bytes(0.5 * images.float() / 255 + level[:, None, None, None])
 
@@ -73,23 +101,29 @@ def _to_bytes(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Injection:
+    """A kind of shortcut: how it is painted, and the names of its values, given their number."""
+
     paint: Paint
-    names: Callable[[int], tuple[str, ...]]  # of so many values
+    names: Callable[[int], tuple[str, ...]]
 
 
 def _numbered(what: str, values: int) -> tuple[str, ...]:
     return tuple(f"{what} {v + 1}" for v in range(values))
 
 
+def _colours(values: int) -> tuple[str, ...]:
+    return (*COLOURS, TENTH["paper"])[:values]
+
+
 INJECTIONS: dict[str, Injection] = {
-    "colour": Injection(coloured_light, lambda values: (*COLOURS, TENTH["paper"])[:values]),
+    "colour": Injection(coloured_light, _colours),
     "patch": Injection(patch, partial(_numbered, "place")),
     "brightness": Injection(brightness, partial(_numbered, "level")),
 }
 
 
 def parse(text: str) -> tuple[str, float]:
-    """("colour", 0.95) from "colour:0.95"."""
+    """Turn "colour:0.95" into ("colour", 0.95)."""
     kind, colon, number = text.partition(":")
     check_choice(kind, "kind of shortcut", INJECTIONS)
     try:
@@ -98,39 +132,45 @@ def parse(text: str) -> tuple[str, float]:
         rho = math.nan
     if not colon or not 0 <= rho <= 1:
         raise ValueError(
-            f'a shortcut is planted as KIND:RHO with RHO from 0 to 1, such as "{kind}:0.95"; got "{text}"'
+            "a shortcut is planted as KIND:RHO with RHO from 0 to 1, "
+            f'such as "{kind}:0.95"; got "{text}"'
         )
     return kind, rho
 
 
 def inject(data: Data, text: str, seed: int = 0) -> Data:
-    """The same dataset with the shortcut `text`, such as "colour:0.95", in it. Bias labels it had are replaced.
+    """Return the same dataset with a shortcut in it; bias labels it had are replaced.
 
     Args:
-        text: KIND:RHO. Of each class floor(n·ρ) samples get the value of their class.
-        seed: of which samples those are.
+        text: KIND:RHO, such as "colour:0.95". Of each class, floor(n·ρ) samples get the value of
+            their class.
+        seed: decides which samples those are.
     """
     kind, rho = parse(text)
     classes = data.info.num_classes
     if classes < 2:
         raise ValueError(f"a shortcut tells classes apart and {data.info.name} has {classes}")
-    if data.info.image_shape[0] != 3:
+    channels = data.info.image_shape[0]
+    if channels != 3:
         raise ValueError(
-            f"shortcuts are painted on pictures of 3 channels and these have {data.info.image_shape[0]}"
+            f"shortcuts are painted on pictures of 3 channels and these have {channels}"
         )
+    injection = INJECTIONS[kind]
     values = min(classes, MOST_VALUES)
     random = np.random.RandomState(seed)
 
     def plant(split: Split, strength: float) -> Split:
         bias = _draw(split.labels, strength, values, random)
-        return _painted(split, bias, INJECTIONS[kind].paint, values)
+        return _painted(split, bias, injection.paint, values)
 
-    train, valid = plant(data.train, rho), plant(data.valid, rho)  # in this order: one stream
+    # The order matters: all draw from one stream.
+    train = plant(data.train, rho)
+    valid = plant(data.valid, rho)
     test = plant(data.test, 1 / values)
     others = {name: plant(split, 1 / values) for name, split in data.extra_tests.items()}
     info = replace(
         data.info,
-        bias_names=INJECTIONS[kind].names(values),
+        bias_names=injection.names(values),
         counts=count_cells(train.labels, train.bias, classes, values),
         notes={**data.info.notes, "injected": text, "injection seed": str(seed)},
     )
@@ -157,11 +197,14 @@ def _painted(split: Split, bias: Tensor, paint: Paint, values: int) -> Split:
         planted = dict(zip(split.paths, bias.tolist(), strict=True))
         if len(planted) < len(split):
             raise ValueError(
-                f"{len(split) - len(planted)} files are in the split more than once and cannot be told apart; "
-                "name each file once"
+                f"{len(split) - len(planted)} files are in the split more than once and cannot be "
+                "told apart; name each file once"
             )
-        painted = lambda decode: decode and PaintingDecoder(decode, planted, paint, values)
-        return replace(split, decode=painted(split.decode), still=painted(split.still), bias=bias)
+        decode = PaintingDecoder(split.decode, planted, paint, values)
+        still = split.still
+        if still is not None:
+            still = PaintingDecoder(still, planted, paint, values)
+        return replace(split, decode=decode, still=still, bias=bias)
     raise TypeError(
         f"a shortcut can be planted in an ArraySplit or a FileSplit; got {type(split).__name__}"
     )
@@ -169,7 +212,10 @@ def _painted(split: Split, bias: Tensor, paint: Paint, values: int) -> Split:
 
 @dataclass(frozen=True)
 class PaintingDecoder:
-    """path → uint8 [3, H, W] with the planted value of that file; a value, so that worker processes can have it."""
+    """Decodes a path into uint8 [3, H, W] with the planted value of that file.
+
+    It is a plain value, so worker processes can have it.
+    """
 
     decode: Callable[[Path], Tensor]
     planted: Mapping[Path, int]
@@ -177,6 +223,5 @@ class PaintingDecoder:
     values: int
 
     def __call__(self, path: Path) -> Tensor:
-        return self.paint(self.decode(path)[None], torch.tensor([self.planted[path]]), self.values)[
-            0
-        ]
+        value = torch.tensor([self.planted[path]])
+        return self.paint(self.decode(path)[None], value, self.values)[0]

@@ -1,45 +1,59 @@
-"""A dataset's options from the words of a command line: the builder's own keywords, with their types."""
+"""Read a dataset's options from the words of a command line.
+
+The options are the builder's own keywords, with their types.
+"""
 
 import inspect
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fairmargin.checks import check_choice
 
+YES = ("true", "yes", "1")
+NO = ("false", "no", "0")
+
 
 def keywords(builder: Callable[..., Any]) -> dict[str, Any]:
-    """The builder's keyword options and their types."""
+    """Return the builder's keyword options and their types."""
     hints = get_type_hints(builder)
     parameters = inspect.signature(builder).parameters.values()
     return {p.name: hints[p.name] for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def nearest_option(builder: Callable[..., Any], name: str, given: dict[str, Any]) -> None:
+def check_options(builder: Callable[..., Any], name: str, given: dict[str, Any]) -> None:
+    """Raise, with the nearest match, if the builder does not have one of these options.
+
+    Args:
+        name: the dataset, for the message.
+    """
     for option in given:
         check_choice(option, f"option of {name}", keywords(builder))
 
 
 def parse(builder: Callable[..., Any], name: str, words: Sequence[str]) -> dict[str, Any]:
-    """{"rho": 0.9} from ["--rho", "0.9"]; `--skip-bad` alone is True, `--no-background` False; several values: a,b,c."""
+    """Turn ["--rho", "0.9"] into {"rho": 0.9}.
+
+    `--skip-bad` alone is True, `--no-background` is False, and several values are written a,b,c.
+
+    Args:
+        builder: the dataset's, whose keywords are the options.
+        name: the dataset, for messages.
+    """
     known = keywords(builder)
     options: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            raise ValueError(
-                f"expected an option of {name} such as --{next(iter(known), 'seed')}; got {word!r}"
-            )
+            example = next(iter(known), "seed")
+            raise ValueError(f"expected an option of {name} such as --{example}; got {word!r}")
         key, equals, value = word[2:].partition("=")
         key = key.replace("-", "_")
-        if (
-            key.removeprefix("no_") in known
-            and key.startswith("no_")
-            and known[key.removeprefix("no_")] is bool
-        ):
-            options[key.removeprefix("no_")] = False
+        positive = key.removeprefix("no_")
+        if positive != key and known.get(positive) is bool:
+            options[positive] = False
             continue
         check_choice(key, f"option of {name}", known)
         if known[key] is bool and not equals:
@@ -58,17 +72,17 @@ def _convert(value: str, kind: Any, key: str) -> Any:
         if value.lower() in ("none", "") and type(None) in get_args(kind):
             return None
         kind = next(k for k in get_args(kind) if k is not type(None))
-    if get_origin(kind) is not None and get_origin(kind) not in (
-        Union,
-        types.UnionType,
-    ):  # a sequence
-        return tuple(
-            _convert(part, (get_args(kind) or (str,))[0], key) for part in value.split(",")
-        )
+    if get_origin(kind) is Literal:
+        check_choice(value, key, get_args(kind))
+        return value
+    # Any other generic type is a sequence.
+    if get_origin(kind) is not None and get_origin(kind) not in (Union, types.UnionType):
+        inner = (get_args(kind) or (str,))[0]
+        return tuple(_convert(part, inner, key) for part in value.split(","))
     if kind is bool:
-        if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
+        if value.lower() not in (*YES, *NO):
             raise ValueError(f"{key} must be true or false; got {value!r}")
-        return value.lower() in ("true", "yes", "1")
+        return value.lower() in YES
     if kind in (int, float, Path, str):
         try:
             return kind(value)

@@ -1,4 +1,7 @@
-"""Which samples make an epoch, in which order and in which batches: functions of (seed, epoch) and of nothing else."""
+"""Which samples make an epoch, in which order and in which batches.
+
+All depends on (seed, epoch) and on nothing else.
+"""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -9,11 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ORDER, PIXELS, WEIGHTS = 0, 1, 2  # streams of random numbers that share a seed
+from fairmargin.data.bias import count_cells
+
+# Streams of random numbers that share a seed.
+ORDER, PIXELS, WEIGHTS = 0, 1, 2
 
 
 def seeded(stream: int, *key: int) -> torch.Generator:
-    """A generator for this key. Neighbouring keys give unrelated numbers, which seeds like seed + epoch would not."""
+    """Return a generator for this key.
+
+    Neighbouring keys give unrelated numbers, which seeds such as seed + epoch would not.
+
+    Args:
+        stream: ORDER, PIXELS or WEIGHTS.
+        key: for example a seed, an epoch and the number of a batch.
+    """
     state = np.random.SeedSequence((stream, *key)).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0]))
 
@@ -23,17 +36,29 @@ class Sampler(ABC):
 
     @abstractmethod
     def indices(self, epoch: int) -> Tensor:
-        """[m] positions in the split."""
+        """Return the positions [m] in the split that make this epoch, in order.
+
+        Args:
+            epoch: with the sampler's seed, decides the order.
+        """
 
     def batches(self, epoch: int, batch_size: int, drop_last: bool = False) -> list[Tensor]:
-        """Positions, batch by batch. The last batch is smaller, or left out, if the samples do not fill it."""
+        """Return the positions of an epoch, batch by batch.
+
+        Args:
+            drop_last: leave out a last batch that the samples do not fill.
+        """
         indices = self.indices(epoch)
-        whole = len(indices) - len(indices) % batch_size if drop_last else len(indices)
-        return list(indices[:whole].split(batch_size)) if whole else []
+        kept = len(indices)
+        if drop_last:
+            kept -= kept % batch_size
+        return list(indices[:kept].split(batch_size)) if kept else []
 
 
 @dataclass(frozen=True)
 class InOrder(Sampler):
+    """Every sample once, in the order of the split."""
+
     n: int
 
     def indices(self, epoch: int) -> Tensor:
@@ -42,7 +67,7 @@ class InOrder(Sampler):
 
 @dataclass(frozen=True)
 class Shuffled(Sampler):
-    """Every sample once."""
+    """Every sample once, in random order."""
 
     n: int
     seed: int = 0
@@ -53,7 +78,7 @@ class Shuffled(Sampler):
 
 @dataclass(frozen=True)
 class ClassBalanced(Sampler):
-    """With replacement, every class equally often."""
+    """Samples drawn with replacement, every class equally often."""
 
     labels: Tensor
     seed: int = 0
@@ -64,38 +89,46 @@ class ClassBalanced(Sampler):
 
 @dataclass(frozen=True)
 class GroupBalanced(Sampler):
-    """With replacement, every (class, bias) group equally often; a class's samples of unknown bias are a group."""
+    """Samples drawn with replacement, every (class, bias) group equally often.
+
+    The samples of a class with unknown bias are a group too.
+    """
 
     labels: Tensor
     bias: Tensor
     seed: int = 0
 
     def indices(self, epoch: int) -> Tensor:
-        return _draw(1 / _count_same(self.labels, self.bias), seeded(ORDER, self.seed, epoch))
+        weights = 1 / _count_same(self.labels, self.bias)
+        return _draw(weights, seeded(ORDER, self.seed, epoch))
 
 
 @dataclass(frozen=True)
 class Weighted(Sampler):
-    """With replacement, in proportion to `weights`, clipped at `ratio` times the smallest positive one unless None."""
+    """Samples drawn with replacement, in proportion to `weights`.
+
+    Args:
+        ratio: clip weights at this many times the smallest positive one; None does not clip.
+    """
 
     weights: Tensor
     ratio: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if (
-            not (self.weights.isfinite() & (self.weights >= 0)).all()
-            or not (self.weights > 0).any()
-        ):
+        valid = self.weights.isfinite() & (self.weights >= 0)
+        if not valid.all() or not (self.weights > 0).any():
             raise ValueError(
                 "sampling weights must be finite, none negative and at least one above 0"
             )
         if self.ratio is not None and self.ratio < 1:
             raise ValueError(
-                f"ratio must be at least 1 (all weights equal), or None for no clip; got {self.ratio}"
+                "ratio must be at least 1 (all weights equal), or None for no clip; "
+                f"got {self.ratio}"
             )
 
     def indices(self, epoch: int) -> Tensor:
+        """Draw as many positions as there are weights."""
         weights = self.weights
         if self.ratio is not None:
             weights = weights.clamp(max=self.ratio * float(weights[weights > 0].min()))
@@ -103,18 +136,27 @@ class Weighted(Sampler):
 
 
 def bias_weights(labels: Tensor, bias: Tensor) -> Tensor:
-    """1 / p̂(b | y) of each sample (Hong & Yang, NeurIPS 2021); unknown bias counts as one more value."""
+    """Return 1 / p̂(b | y) of each sample, [N] (Hong & Yang, NeurIPS 2021).
+
+    Unknown bias counts as one more value.
+
+    Args:
+        labels: [N].
+        bias: [N]; −1 is unknown.
+    """
     return _count_same(labels) / _count_same(labels, bias)
 
 
 @dataclass(frozen=True)
 class BiasAware(Sampler):
-    """Every class in a batch comes with at least `per_batch` conflicting pairs: same class, different known bias.
+    """Every class in a batch comes with at least `per_batch` conflicting pairs.
 
-    Batches are cut from a shuffled epoch. Where a class lacks pairs, random conflicting samples of it take the places
-    of the batch's last samples, which move on to the next batch. An epoch has as many batches as a shuffled one, so
-    what moves past its end is left out until the next. A class with fewer than `per_batch` samples outside its main
-    bias is promised only that many pairs, and one with a single bias value none.
+    A conflicting pair has the same class and different known bias. Batches are cut from a shuffled
+    epoch. Where a class lacks pairs, random conflicting samples of it take the places of the
+    batch's last samples, which move on to the next batch. An epoch has as many batches as a
+    shuffled one, so what moves past its end is left out of this epoch. A class with fewer than
+    `per_batch` samples outside its main bias gets only that many pairs, and one with a single bias
+    value none.
     """
 
     labels: Tensor
@@ -126,27 +168,37 @@ class BiasAware(Sampler):
         if self.per_batch < 1:
             raise ValueError(f"per_batch must be at least 1; got {self.per_batch}")
         present = torch.bincount(self.labels, minlength=len(self._wanted)) > 0
-        if alone := (present & (self._wanted == 0)).nonzero()[:, 0].tolist():
+        alone = (present & (self._wanted == 0)).nonzero()[:, 0].tolist()
+        if alone:
             warnings.warn(
-                f"no conflicting pairs exist in class {', '.join(map(str, alone))}: all its samples of known bias have "
-                "one value; add samples that break the correlation, or expect no conflicting positives there",
+                f"no conflicting pairs exist in class {', '.join(map(str, alone))}: all its "
+                "samples of known bias have one value; add samples that break the correlation, "
+                "or expect no conflicting positives there",
                 stacklevel=3,
             )
 
     def indices(self, epoch: int) -> Tensor:
-        """The shuffled epoch, before conflicting samples are put in."""
+        """Return the shuffled epoch, before conflicting samples are put in."""
         return torch.randperm(len(self.labels), generator=seeded(ORDER, self.seed, epoch))
 
     def batches(self, epoch: int, batch_size: int, drop_last: bool = False) -> list[Tensor]:
+        """Return the positions of an epoch, batch by batch, with conflicting samples put in.
+
+        Args:
+            drop_last: leave out a last batch that the samples do not fill.
+        """
         smallest = self.per_batch + 1 + int((self.bias < 0).any())
         if batch_size < smallest:
             raise ValueError(
-                f"{self.per_batch} pairs per class need a batch of at least {smallest}; got {batch_size}"
+                f"{self.per_batch} pairs per class need a batch of at least {smallest}; "
+                f"got {batch_size}"
             )
         generator = seeded(ORDER, self.seed, epoch)
         queue = torch.randperm(len(self.labels), generator=generator)
         full, rest = divmod(len(queue), batch_size)
-        sizes = [batch_size] * full + ([max(rest, smallest)] if rest and not drop_last else [])
+        sizes = [batch_size] * full
+        if rest and not drop_last:
+            sizes.append(max(rest, smallest))
         batches = []
         for size in sizes:
             natural = queue[: self._fitting(queue[:size], size)]
@@ -156,7 +208,7 @@ class BiasAware(Sampler):
 
     @cached_property
     def _wanted(self) -> Tensor:
-        """[classes] conflicting samples that a class's part of a batch must hold."""
+        """Conflicting samples that a class's part of a batch must hold, [classes]."""
         counts = self._counts(torch.arange(len(self.labels)))
         return (counts.sum(1) - counts.amax(1)).clamp(max=self.per_batch)
 
@@ -165,16 +217,14 @@ class BiasAware(Sampler):
         return int(self.labels.max()) + 1, max(int(self.bias.max()) + 1, 1)
 
     def _counts(self, index: Tensor) -> Tensor:
-        """[classes, biases] of known bias among these samples."""
-        classes, biases = self._shape
-        known = index[self.bias[index] >= 0]
-        cells = torch.bincount(
-            self.labels[known] * biases + self.bias[known], minlength=classes * biases
-        )
-        return cells.view(classes, biases)
+        """Samples of each (class, known bias) cell among these, [classes, biases]."""
+        return count_cells(self.labels[index], self.bias[index], *self._shape)
 
     def _missing(self, index: Tensor) -> Tensor:
-        """[classes] samples to add: one of known bias if there is none, and what is wanted outside the main bias."""
+        """Samples to add for each class, [classes].
+
+        That is one of known bias if there is none, and what is wanted outside the main bias.
+        """
         counts = self._counts(index)
         present = torch.bincount(self.labels[index], minlength=len(counts)) > 0
         conflicting = counts.sum(1) - counts.amax(1)
@@ -184,37 +234,48 @@ class BiasAware(Sampler):
     def _fitting(self, samples: Tensor, size: int) -> int:
         """How many of `samples`, from the first, fit in a batch together with what they miss."""
         m = len(samples)
-        # One more sample never lowers the sum of samples and missing ones, and raises it by at most per_batch + 2, so
-        # these jumps do not skip the answer.
+        # One more sample never lowers the sum of samples and missing ones, and raises it by at most
+        # per_batch + 2, so these jumps do not skip the answer.
         while (over := m + int(self._missing(samples[:m]).sum()) - size) > 0:
             m -= max(1, over // (self.per_batch + 2))
         return m
 
     def _complete(self, natural: Tensor, size: int, generator: torch.Generator) -> Tensor:
-        """The samples and the conflicting ones they miss, shuffled."""
-        batch, counts = natural, self._counts(natural)
+        """Add the conflicting samples that are missing, and shuffle."""
+        batch = natural
+        counts = self._counts(natural)
         order, ends = self._by_cell
         for y, missing in enumerate(self._missing(natural).tolist()):
             if not missing:
                 continue
-            unknown, *_, last = e = ends[y].tolist()
+            # Samples of unknown bias end where those of the first known bias start.
+            bounds = ends[y].tolist()
+            unknown, last = bounds[0], bounds[-1]
             if counts[y].sum() == 0:
                 first = _pick(order[unknown:last], batch, 1, generator)
-                batch, main, missing = torch.cat([batch, first]), int(self.bias[first]), missing - 1
+                batch = torch.cat([batch, first])
+                main = int(self.bias[first])
+                missing -= 1
             else:
                 main = int(counts[y].argmax())
-            others = torch.cat([order[unknown : e[main]], order[e[main + 1] : last]])
+            others = torch.cat([order[unknown : bounds[main]], order[bounds[main + 1] : last]])
             batch = torch.cat([batch, _pick(others, batch, missing, generator)])
-        # The next sample may have brought a new class, and missed more than the places left; they go to classes here.
-        for i in torch.randint(len(natural), (size - len(batch),), generator=generator).tolist():
+        # The next sample may have brought a new class that misses more than the places left; these
+        # places go to classes that are here.
+        spare = size - len(batch)
+        for i in torch.randint(len(natural), (spare,), generator=generator).tolist():
             y = int(self.labels[natural[i]])
-            members = order[ends[y - 1, -1] if y else 0 : ends[y, -1]]
+            start = ends[y - 1, -1] if y else 0
+            members = order[start : ends[y, -1]]
             batch = torch.cat([batch, _pick(members, batch, 1, generator)])
         return batch[torch.randperm(len(batch), generator=generator)]
 
     @cached_property
     def _by_cell(self) -> tuple[Tensor, Tensor]:
-        """Samples ordered by class, then by bias, unknown first; and where each such cell ends, [classes, 1 + biases]."""
+        """(order, ends): samples by class, then by bias, unknown first; and where each cell ends.
+
+        `ends` is [classes, 1 + biases].
+        """
         classes, biases = self._shape
         cell = self.labels * (1 + biases) + self.bias + 1
         ends = torch.bincount(cell, minlength=classes * (1 + biases)).cumsum(0)
@@ -222,21 +283,20 @@ class BiasAware(Sampler):
 
 
 def _pick(pool: Tensor, batch: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """So many at random of `pool`, none of which is in `batch`."""
+    """Pick `number` at random from `pool`, none of which is in `batch`."""
     pool = pool[~torch.isin(pool, batch)]
     return pool[torch.randperm(len(pool), generator=generator)[:number]]
 
 
 def _count_same(*attributes: Tensor) -> Tensor:
-    """[N] how many samples share each sample's values; double, to be divided."""
-    _, group, size = torch.stack(attributes, 1).unique(
-        dim=0, return_inverse=True, return_counts=True
-    )
+    """Count how many samples share each sample's values, [N]; double, to be divided."""
+    values = torch.stack(attributes, 1)
+    _, group, size = values.unique(dim=0, return_inverse=True, return_counts=True)
     return size[group].double()
 
 
 def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """As many positions as there are weights, with replacement, by inverting the cumulative sum."""
+    """Draw as many positions as there are weights, by inverting the cumulative sum."""
     total = weights.double().cumsum(0)
     u = torch.rand(len(weights), generator=generator, dtype=torch.double) * total[-1]
     return torch.searchsorted(total, u, right=True).clamp(max=len(weights) - 1)

@@ -1,10 +1,10 @@
-"""One split of a dataset (train, valid or test), held in memory or read from files, and the three of them together."""
+"""One split of a dataset (train, valid or test), in memory or in files; and all three together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -14,26 +14,33 @@ from fairmargin.data.bias import split_off
 from fairmargin.data.hashes import data_hash
 from fairmargin.data.views import Views
 
+# Where validation samples come from: the release's own, or held out from its training samples.
+ValidFrom = Literal["own", "from-train"]
+
 
 class Split(Protocol):
-    """Samples with labels; pixels are fetched by index."""
+    """Samples with labels, whose pixels are fetched by index."""
 
     @property
-    def labels(self) -> Tensor: ...  # [N] int64
+    def labels(self) -> Tensor:
+        """int64 [N]."""
+        ...
 
     @property
-    def bias(self) -> Tensor | None: ...  # [N] int64, −1: unknown; None: no sample has one
+    def bias(self) -> Tensor | None:
+        """int64 [N], −1 where unknown; None if no sample has one."""
+        ...
 
     def __len__(self) -> int: ...
 
     def images(self, index: Tensor) -> Tensor:
-        """uint8 [n, C, H, W], all of one size."""
+        """Fetch pixels, uint8 [n, C, H, W], all of one size."""
         ...
 
 
 @dataclass(frozen=True)
 class ArraySplit:
-    """Small images: all pixels in memory as one uint8 tensor, a batch is one indexing operation."""
+    """Small images, all in memory as one uint8 tensor; a batch is one indexing operation."""
 
     pixels: Tensor  # uint8 [N, C, H, W]
     labels: Tensor
@@ -43,49 +50,88 @@ class ArraySplit:
         return len(self.labels)
 
     def images(self, index: Tensor) -> Tensor:
-        return self.pixels.index_select(0, index)  # many times faster than pixels[index]
+        """Fetch pixels, uint8 [n, C, H, W]."""
+        # Many times faster than pixels[index].
+        return self.pixels.index_select(0, index)
 
     def subset(self, index: Tensor) -> "ArraySplit":
-        return ArraySplit(
-            self.pixels[index], self.labels[index], None if self.bias is None else self.bias[index]
-        )
+        """Return the samples at these positions, in this order.
+
+        Args:
+            index: int64 [n].
+        """
+        bias = None if self.bias is None else self.bias[index]
+        return ArraySplit(self.pixels[index], self.labels[index], bias)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:
-        """(train, valid): `fraction` of every (label, bias) cell is held out; 0 keeps all where it is."""
+        """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
+
+        Args:
+            fraction: share to hold out; 0 keeps all for training.
+            seed: decides which samples are held out.
+        """
         kept, held_out = split_off(self.labels, self.bias, fraction, seed=seed)
-        return (self.subset(kept) if len(held_out) else self), self.subset(held_out)
+        # Nothing held out: no need to copy the pixels.
+        train = self.subset(kept) if len(held_out) else self
+        return train, self.subset(held_out)
 
 
 @dataclass(frozen=True)
 class FileSplit:
-    """Images decoded when they are asked for, each by `decode` into uint8 [C, H, W] of one size."""
+    """Images decoded when they are asked for.
+
+    Args:
+        decode: turns a file into uint8 [C, H, W], of one size for all files.
+        still: how evaluation decodes, if training crops from larger pictures.
+    """
 
     paths: Sequence[Path]
     labels: Tensor
     decode: Callable[[Path], Tensor]
     bias: Tensor | None = None
-    still: Callable[[Path], Tensor] | None = (
-        None  # how evaluation decodes, if training crops from larger pictures
-    )
+    still: Callable[[Path], Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def images(self, index: Tensor) -> Tensor:
+        """Decode these samples, uint8 [n, C, H, W]."""
         return torch.stack([self.decode(self.paths[i]) for i in index.tolist()])
 
     def subset(self, index: Tensor) -> "FileSplit":
+        """Return the samples at these positions, in this order.
+
+        Args:
+            index: int64 [n].
+        """
         paths = [self.paths[i] for i in index.tolist()]
         bias = None if self.bias is None else self.bias[index]
         return replace(self, paths=paths, labels=self.labels[index], bias=bias)
 
+    def hold_out(self, fraction: float, *, seed: int) -> tuple["FileSplit", "FileSplit"]:
+        """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
+
+        Args:
+            fraction: share to hold out; 0 keeps all for training.
+            seed: decides which samples are held out.
+        """
+        kept, held_out = split_off(self.labels, self.bias, fraction, seed=seed)
+        return self.subset(kept), self.subset(held_out)
+
     def to_crop_from(self, decode: Callable[[Path], Tensor]) -> "FileSplit":
-        """Decoded by `decode` for training, and as before for evaluation."""
+        """Return the split decoded by `decode` for training, and as before for evaluation.
+
+        Args:
+            decode: decodes larger pictures, from which views take random crops.
+        """
         return replace(self, decode=decode, still=self.decode)
 
 
 def as_evaluated(split: Split) -> Split:
-    """The same samples, decoded as evaluation wants them: for probes, neighbours and whatever else looks at training data."""
+    """Return the same samples, decoded as for evaluation.
+
+    For probes, neighbours and whatever else looks at training data without augmentation.
+    """
     if isinstance(split, FileSplit) and split.still is not None:
         return replace(split, decode=split.still, still=None)
     return split
@@ -93,18 +139,26 @@ def as_evaluated(split: Split) -> Split:
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset ready for training. `valid` comes from the training data; `test` never chooses anything."""
+    """A dataset ready for training.
+
+    `valid` comes from the training data. `test` is never used to choose anything.
+
+    Args:
+        train_views: turns uint8 batches into float inputs, with augmentation.
+        eval_views: the same without augmentation.
+        extra_tests: further test sets, by name.
+    """
 
     train: Split
     valid: Split
     test: Split
     info: DataInfo
-    train_views: Views  # from uint8 batches to float inputs, with augmentation
-    eval_views: Views  # the same without
+    train_views: Views
+    eval_views: Views
     extra_tests: dict[str, Split] = field(default_factory=dict)
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """Digests of the train, valid and test samples; pixels are read once, when first asked for."""
+        """Digests of the train, valid and test samples; the pixels are read at the first call."""
         splits = {"train": self.train, "valid": self.valid, "test": self.test}
         return {name: data_hash(split) for name, split in splits.items()}

@@ -1,96 +1,128 @@
-"""Tables of people's own data as text: CSV, TSV and Parquet, and the problems found in them."""
+"""Read tables of people's own data as text (CSV, TSV, Parquet), and report their problems."""
 
 import csv
 import difflib
 import importlib
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}  # a .csv has the first that its header has
+# A .csv is read with the first of these that its header has.
+DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 PARQUET = (".parquet", ".pq")
-SHOWN = 20  # problems in the message; the exception holds all
+# Problems in the message; the exception holds all.
+SHOWN = 20
+
+Rows = list[tuple[int, list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    row: (
-        int | None
-    )  # as spreadsheets count, the header is row 1 (Parquet has none: its first row is 1); None: a folder
+class RowProblem:
+    """What is wrong with one row of a table, or with one file of a folder.
+
+    Args:
+        row: its number as spreadsheets count, the header being row 1 (Parquet has no header: its
+            first row is 1); None for a folder.
+    """
+
+    row: int | None
     file: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{'' if self.row is None else f'row {self.row}, '}{self.file or '(no file)'}: {self.reason}"
+        row = "" if self.row is None else f"row {self.row}, "
+        return f"{row}{self.file or '(no file)'}: {self.reason}"
 
 
 class BadManifest(ValueError):
-    """Data that cannot be used as it stands: `problems` has every problem, the message the first few."""
+    """Data that cannot be used as it is.
+
+    `problems` holds every problem; the message shows the first few.
+
+    Args:
+        source: the table or folder, for the message.
+        advice: a last line of the message.
+    """
 
     def __init__(
-        self, problems: Sequence[Problem], source: str = "manifest", advice: str = ""
+        self, problems: Sequence[RowProblem], source: str = "manifest", advice: str = ""
     ) -> None:
         super().__init__(problems, source, advice)
-        self.problems, self.source, self.advice = tuple(problems), source, advice
+        self.problems = tuple(problems)
+        self.source = source
+        self.advice = advice
 
     def __str__(self) -> str:
         return self.report(SHOWN)
 
     def report(self, most: int | None = None) -> str:
-        """Every problem on a line of its own, or the first `most` of them."""
+        """Return every problem on a line of its own, or the first `most` of them.
+
+        Args:
+            most: None for all.
+        """
         number = len(self.problems)
-        more = [f"… and {number - most} more"] if most is not None and number > most else []
-        lines = [*map(str, self.problems[:most]), *more, *([self.advice] if self.advice else [])]
-        return "\n  ".join(
-            [f"{self.source}: {number} problem{'s'[: number > 1]}, nothing was loaded", *lines]
-        )
+        plural = "s" if number > 1 else ""
+        lines = [f"{self.source}: {number} problem{plural}, nothing was loaded"]
+        lines += map(str, self.problems[:most])
+        if most is not None and number > most:
+            lines.append(f"… and {number - most} more")
+        if self.advice:
+            lines.append(self.advice)
+        return "\n  ".join(lines)
 
     def write_problems(self, path: Path) -> None:
+        """Write every problem into a CSV file with the columns row, file and reason."""
         with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
             writer = csv.writer(file)
             writer.writerow(["row", "file", "reason"])
-            writer.writerows(
-                [problem.row, problem.file, problem.reason] for problem in self.problems
-            )
+            for problem in self.problems:
+                writer.writerow([problem.row, problem.file, problem.reason])
 
 
-def read_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header, and the rows with their numbers; blank lines are passed over but counted."""
+def _bad_table(path: Path, row: int | None, reason: str, advice: str = "") -> BadManifest:
+    """The error for a problem of the table as a whole."""
+    return BadManifest([RowProblem(row, str(path), reason)], str(path), advice)
+
+
+def read_table(path: Path) -> tuple[list[str], Rows]:
+    """Read the header, and the rows with their numbers.
+
+    Blank lines are passed over but counted.
+
+    Args:
+        path: a .csv, .tsv or .parquet file.
+    """
     kind = path.suffix.lower()
     if not path.is_file():
-        raise BadManifest([Problem(None, str(path), "no such file or folder")], str(path))
+        raise _bad_table(path, None, "no such file or folder")
     if kind in PARQUET:
         return _parquet(path)
     if kind not in DELIMITERS:
-        raise ValueError(
-            f"{path}: a manifest ends in {', '.join((*DELIMITERS, *PARQUET))}; save it as one of these"
-        )
-    lines: list[tuple[int, list[str]]] = []
+        endings = ", ".join((*DELIMITERS, *PARQUET))
+        raise ValueError(f"{path}: a manifest ends in {endings}; save it as one of these")
+    lines: Rows = []
     last = 0
     try:
         with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-            reader = csv.reader(
-                file, delimiter=_delimiter(file, kind), skipinitialspace=kind == ".csv", strict=True
-            )
+            delimiter = _delimiter(file, kind)
+            is_csv = kind == ".csv"
+            reader = csv.reader(file, delimiter=delimiter, skipinitialspace=is_csv, strict=True)
             for row, cells in enumerate(reader, start=1):
                 last = row
                 if cells:
                     lines.append((row, cells))
-    except (
-        csv.Error
-    ) as error:  # such as a quotation mark that is never closed: what follows cannot be told apart
-        raise BadManifest(
-            [Problem(last + 1, str(path), f"the table breaks off here: {error}")], str(path)
-        ) from None
+    # For example a quotation mark that is never closed: the rows after it cannot be told apart.
+    except csv.Error as error:
+        raise _bad_table(path, last + 1, f"the table breaks off here: {error}") from None
     if not lines:
-        raise BadManifest([Problem(1, str(path), "no header")], str(path))
+        raise _bad_table(path, 1, "no header")
     header = [name.strip() for name in lines[0][1]]
     if any("\ufffd" in name for name in header):
-        raise BadManifest(
-            [Problem(1, str(path), "the header is not UTF-8 text; save it as UTF-8")], str(path)
-        )
+        raise _bad_table(path, 1, "the header is not UTF-8 text; save it as UTF-8")
     return header, lines[1:]
 
 
@@ -101,7 +133,7 @@ def _delimiter(file: TextIO, kind: str) -> str:
     return next((one for one in DELIMITERS[kind] if one in header), DELIMITERS[kind][0])
 
 
-def _parquet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def _parquet(path: Path) -> tuple[list[str], Rows]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -111,43 +143,70 @@ def _parquet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:
-        raise BadManifest(
-            [Problem(None, str(path), f"not a Parquet table: {error}")], str(path)
-        ) from error
+        raise _bad_table(path, None, f"not a Parquet table: {error}") from error
     columns = [map(_text, column.to_pylist()) for column in table.columns]
-    return list(table.column_names), [
-        (i, list(cells)) for i, cells in enumerate(zip(*columns, strict=True), start=1)
-    ]
+    rows = [list(cells) for cells in zip(*columns, strict=True)]
+    return list(table.column_names), list(enumerate(rows, start=1))
 
 
 def _text(value: object) -> str:
-    """Missing values are None or NaN; whole numbers become floats beside them, and labels must not change for that."""
+    """Write a value as text.
+
+    Missing values are None or NaN. Beside them whole numbers become floats, and labels must not
+    change because of that.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def find_column(path: Path, header: list[str], name: str, option: str) -> int:
-    """Where the column `name` stands; `option` is the setting that names it."""
+    """Return the position of the column `name`.
+
+    Args:
+        path: the table, for the message.
+        option: the setting that names the column, for the message.
+    """
     if header.count(name) == 1:
         return header.index(name)
-    plain = {column.casefold(): column for column in header}
-    near = difflib.get_close_matches(name.casefold(), plain, n=1, cutoff=0.4)
-    hint = f'did you mean "{plain[near[0]]}"? ' if near else ""
-    reason = (
-        f'column "{name}" stands there more than once. '
-        if name in header
-        else f'no column "{name}": {hint}'
-    )
-    advice = (
-        f'name another with --set data.{option}=… ("data show": --{option.replace("_", "-")} …)'
-    )
-    raise BadManifest(
-        [Problem(1, str(path), f"{reason}The columns are {', '.join(header)}")], str(path), advice
-    )
+    if name in header:
+        reason = f'column "{name}" appears more than once. '
+    else:
+        plain = {column.casefold(): column for column in header}
+        near = difflib.get_close_matches(name.casefold(), plain, n=1, cutoff=0.4)
+        hint = f'did you mean "{plain[near[0]]}"? ' if near else ""
+        reason = f'no column "{name}": {hint}'
+    word = f"--{option.replace('_', '-')}"
+    advice = f'name another with --set data.{option}=… ("data show": {word} …)'
+    raise _bad_table(path, 1, f"{reason}The columns are {', '.join(header)}", advice)
 
 
 def find_column_if_there(path: Path, header: list[str], name: str, option: str) -> int | None:
-    """The default names may be missing; but one that looks like them, "Bias", was not meant to be passed over."""
+    """Return the position of the column `name`, or None if the table has none like it.
+
+    A column with nearly that name, such as "Bias", is an error: it was not meant to be ignored.
+
+    Args:
+        path: the table, for the message.
+        option: the setting that names the column, for the message.
+    """
     alike = difflib.get_close_matches(name, [column.casefold() for column in header], cutoff=0.8)
     return find_column(path, header, name, option) if alike else None
+
+
+def natural_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort names, each once: by value if all are numbers, else with "a2" before "a10".
+
+    Args:
+        names: may hold a name more than once.
+    """
+    unique = set(names)
+    number = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+    if all(number.fullmatch(name) for name in unique):
+        return tuple(sorted(unique, key=lambda name: (float(name), name)))
+    return tuple(sorted(unique, key=lambda name: (_words_and_numbers(name), name)))
+
+
+def _words_and_numbers(name: str) -> list[int | str]:
+    parts = re.split(r"(\d+)", name)
+    return [int(part) if part.isdecimal() else part.casefold() for part in parts]

@@ -1,13 +1,14 @@
-"""From uint8 batches to normalized float inputs: augmentation of whole batches, on the device that holds them.
+"""From uint8 batches to normalized float inputs: augmentation of whole batches on their device.
 
-Steps follow torchvision's definitions. Each draws its parameters, one row per image, on the CPU and moves them, so the
-same generator gives the same views on every device. The functions that take drawn parameters stand below the steps.
+Steps follow torchvision's definitions. Each draws its parameters, one row per image, on the CPU and
+moves them to the device, so the same generator gives the same views on every device. The operations
+themselves are in `image_ops`.
 
-Note: between steps values stay floats; codes that augment PIL images round to 8 bits after every operation.
+Note: between steps values stay floats; codes that augment PIL images round to 8 bits after every
+operation.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -16,9 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fairmargin.data.image_ops import ADJUSTMENTS, crop, luma, resized_crop, rotate
+
 Channels = tuple[float, ...]
 
-HALF: tuple[Channels, Channels] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # Biased-MNIST: to [−1, 1]
+# Biased-MNIST: to [−1, 1].
+HALF: tuple[Channels, Channels] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 # Note: the customary deviations are means of each image's own; over all pixels it is about 0.25.
 CIFAR10: tuple[Channels, Channels] = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 CIFAR100: tuple[Channels, Channels] = ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
@@ -27,9 +31,13 @@ IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.2
 
 @dataclass(frozen=True)
 class PartOf:
-    """Randomness for rows `start`, `start + 1`, … of a batch of `total`: the numbers they would get inside that batch.
+    """Randomness for a part of a batch: the numbers its rows would get inside the whole batch.
 
-    Processes that share a batch augment their parts exactly as one process augments the whole.
+    Processes that share a batch thus augment their parts exactly as one process augments the whole.
+
+    Args:
+        start: position of the part's first row in the batch.
+        total: rows of the batch.
     """
 
     generator: torch.Generator
@@ -37,18 +45,25 @@ class PartOf:
     total: int
 
 
-Randomness = torch.Generator | PartOf | None  # None: torch's global generator
+# None: torch's global generator.
+Randomness = torch.Generator | PartOf | None
 
 
 class Step(Protocol):
+    """One augmentation."""
+
     def __call__(self, x: Tensor, generator: Randomness) -> Tensor:
-        """[n, C, H, W] in [0, 1] → the same, perhaps of another size."""
+        """Turn [n, C, H, W] in [0, 1] into the same, perhaps of another size."""
         ...
 
 
 @dataclass(frozen=True)
 class Views:
-    """Apply `steps` in order, then normalize; `number` independent draws of each image."""
+    """Apply `steps` in order, then normalize.
+
+    Args:
+        number: independent draws of each image.
+    """
 
     steps: tuple[Step, ...]
     mean: Channels
@@ -56,7 +71,7 @@ class Views:
     number: int = 1
 
     def __call__(self, images: Tensor, generator: Randomness = None) -> Tensor:
-        """uint8 [n, C, H, W] → float32 [n, C, H, W], or [n, number, C, H, W] with several views."""
+        """Turn uint8 [n, C, H, W] into float32, [n, C, H, W] or [n, number, C, H, W]."""
         if images.dtype != torch.uint8:
             raise TypeError(
                 f"views take uint8 images and these are {images.dtype}; give raw pixels in 0 … 255"
@@ -71,9 +86,11 @@ class Views:
             if x.dtype == torch.uint8 and not isinstance(step, MOVES_PIXELS):
                 x = x / 255
             x = step(x, generator)
-        unit = 255 if x.dtype == torch.uint8 else 1
-        scale, shift = _normalization(self.mean, self.std, unit, x.device)
-        return (x.float().mul_(scale) if unit == 255 else x * scale).sub_(shift)
+        if x.dtype == torch.uint8:
+            scale, shift = _normalization(self.mean, self.std, 255, x.device)
+            return x.float().mul_(scale).sub_(shift)
+        scale, shift = _normalization(self.mean, self.std, 1, x.device)
+        return (x * scale).sub_(shift)
 
 
 @lru_cache(maxsize=64)
@@ -81,7 +98,8 @@ def _normalization(
     mean: Channels, std: Channels, unit: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """(x/unit − mean)/std as x·scale − shift; each [C, 1, 1]."""
-    m, s = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+    m = torch.tensor(mean).view(-1, 1, 1)
+    s = torch.tensor(std).view(-1, 1, 1)
     return (1 / (unit * s)).to(device), (m / s).to(device)
 
 
@@ -93,11 +111,12 @@ class PaddedCrop:
     padding: int
 
     def __call__(self, x: Tensor, generator: Randomness) -> Tensor:
-        n, _, *sides = x.shape
-        room = [side + 2 * self.padding - self.size + 1 for side in sides]
+        n, _, height, width = x.shape
+        room = [side + 2 * self.padding - self.size + 1 for side in (height, width)]
         if min(room) < 1:
             raise ValueError(
-                f"no crop of {self.size} fits in {sides[0]}×{sides[1]} padded by {self.padding}; pad more or crop less"
+                f"no crop of {self.size} fits in {height}×{width} padded by {self.padding}; "
+                "pad more or crop less"
             )
         corner = _integers(uniform(n, 2, generator), torch.tensor(room)).to(x.device)
         return crop(F.pad(x, [self.padding] * 4), corner[:, 0], corner[:, 1], self.size)
@@ -116,7 +135,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class Rotate:
-    """By an angle uniform in ±`degrees`, nearest pixel, black where nothing was."""
+    """Rotate by an angle uniform in ±`degrees`, nearest pixel, black where nothing was."""
 
     degrees: float
 
@@ -125,17 +144,21 @@ class Rotate:
         return rotate(x, angle.to(x.device))
 
 
-MOVES_PIXELS = (
-    PaddedCrop,
-    Flip,
-    Rotate,
-)  # these create no new values: at the front they work on uint8, a quarter of the bytes
+# These create no new values: as first steps they work on uint8, a quarter of the bytes.
+MOVES_PIXELS = (PaddedCrop, Flip, Rotate)
 
 
 @dataclass(frozen=True)
 class ResizedCrop:
-    """A box whose area is a share uniform in `scale` of the image and whose shape is log-uniform in `ratio`, resized to
-    `size`. Ten tries, then the largest central box whose shape `ratio` allows."""
+    """Cut out a random box and resize it to `size`.
+
+    Up to ten boxes are tried; if none fits, the largest central box whose shape `ratio` allows is
+    taken.
+
+    Args:
+        scale: the box's share of the image's area is uniform in this range.
+        ratio: its width / height is log-uniform in this range.
+    """
 
     size: int
     scale: tuple[float, float] = (0.08, 1.0)
@@ -144,17 +167,15 @@ class ResizedCrop:
     def __call__(self, x: Tensor, generator: Randomness) -> Tensor:
         full_height, full_width = x.shape[2:]
         u = uniform(len(x), 22, generator)
-        area = (
-            full_height * full_width * (self.scale[0] + (self.scale[1] - self.scale[0]) * u[:, :10])
-        )
+        least, most = self.scale
+        area = full_height * full_width * (least + (most - least) * u[:, :10])
         low, high = map(math.log, self.ratio)
         ratio = (low + (high - low) * u[:, 10:20]).exp()  # width / height
-        tries = torch.stack(
-            [(area / ratio).sqrt().round(), (area * ratio).sqrt().round()]
-        ).long()  # [2, n, 10]
-        last = (
-            torch.tensor(self._central(full_height, full_width)).view(2, 1, 1).expand(2, len(x), 1)
-        )
+        heights = (area / ratio).sqrt().round()
+        widths = (area * ratio).sqrt().round()
+        tries = torch.stack([heights, widths]).long()  # [2, n, 10]
+        central = torch.tensor(self._central(full_height, full_width))
+        last = central.view(2, 1, 1).expand(2, len(x), 1)
         sides = torch.cat([tries, last], 2)  # [2, n, 11]
         limit = torch.tensor([full_height, full_width]).view(2, 1, 1)
         fits = ((sides > 0) & (sides <= limit)).all(0)  # [n, 11], the last always
@@ -162,7 +183,8 @@ class ResizedCrop:
         box = sides[:, torch.arange(len(x)), first]  # [2, n]
         room = limit[:, 0] - box
         corner = torch.where(first < 10, _integers(u[:, 20:].T, room + 1), room // 2)
-        (top, left), (height, width) = corner.to(x.device), box.to(x.device)
+        top, left = corner.to(x.device)
+        height, width = box.to(x.device)
         return resized_crop(x, top, left, height, width, self.size)
 
     def _central(self, height: int, width: int) -> tuple[int, int]:
@@ -172,11 +194,13 @@ class ResizedCrop:
 
 @dataclass(frozen=True)
 class ColourJitter:
-    """With probability `p`: brightness, contrast and saturation by factors uniform in 1 ± their strength, hue by a
-    shift uniform in ±`hue` of the circle, the four in random order.
+    """Change brightness, contrast, saturation and hue in random order, with probability `p`.
 
-    Note: every image has its own order, as when images are augmented one by one. At each of the four places, the images
-    that take the same operation go through it together.
+    The first three change by factors uniform in 1 ± their strength, the hue by a shift uniform in
+    ±`hue` of the circle.
+
+    Note: every image has its own order, as when images are augmented one by one. At each of the
+    four places, the images that take the same operation go through it together.
     """
 
     brightness: float
@@ -214,7 +238,12 @@ class Grey:
 
 
 def uniform(n: int, columns: int, generator: Randomness) -> Tensor:
-    """[n, columns] in [0, 1), on the CPU."""
+    """Draw [n, columns] numbers in [0, 1), on the CPU.
+
+    Args:
+        n: number of images.
+        columns: numbers for each image.
+    """
     if isinstance(generator, PartOf):
         whole = torch.rand(generator.total, columns, generator=generator.generator)
         return whole[generator.start : generator.start + n]
@@ -222,7 +251,7 @@ def uniform(n: int, columns: int, generator: Randomness) -> Tensor:
 
 
 def _chosen(n: int, p: float, generator: Randomness) -> Tensor:
-    """The rows, each taken with probability p."""
+    """Choose rows, each with probability p."""
     return (uniform(n, 1, generator)[:, 0] < p).nonzero()[:, 0]
 
 
@@ -231,123 +260,27 @@ def _integers(u: Tensor, count: Tensor) -> Tensor:
     return torch.minimum((u * count).long(), count - 1)
 
 
-def crop(x: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
-    """Each image's square of `size` at its own corner."""
-    windows = x.unfold(2, size, 1).unfold(3, size, 1)  # [n, C, tops, lefts, size, size], no copy
-    return windows[torch.arange(len(x), device=x.device), :, top, left]
-
-
-def rotate(x: Tensor, degrees: Tensor) -> Tensor:
-    """Counter-clockwise about the centre: each output pixel looks up where it came from."""
-    channels, height, width = x.shape[1:]
-    right = torch.arange(width, device=x.device) + 0.5 - width / 2
-    down = torch.arange(height, device=x.device)[:, None] + 0.5 - height / 2
-    cos, sin = (f(torch.deg2rad(degrees))[:, None, None] for f in (torch.cos, torch.sin))
-    column = (cos * right - sin * down + width / 2).floor().long()  # [n, H, W]
-    row = (sin * right + cos * down + height / 2).floor().long()
-    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    source = (
-        torch.where(inside, row * width + column, 0).flatten(1)[:, None].expand(-1, channels, -1)
-    )
-    return x.flatten(2).gather(2, source).view_as(x) * inside[:, None]
-
-
-def resized_crop(
-    x: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int
-) -> Tensor:
-    """Each image's box, bilinear with anti-aliasing. Resizing is linear and separable: one matrix for the rows and one
-    for the columns of each image."""
-    rows = _bilinear(top, height, size, x.shape[2])  # [n, size, H]
-    columns = _bilinear(left, width, size, x.shape[3])  # [n, size, W]
-    narrow = (x.flatten(1, 2) @ columns.mT).view(*x.shape[:3], size)
-    return rows[:, None] @ narrow
-
-
-def _bilinear(start: Tensor, length: Tensor, size: int, full: int) -> Tensor:
-    """Weights [n, size, full] of the input pixels in each output pixel, for boxes from `start` of `length`.
-
-    A triangle around the output pixel's centre, as wide as one input pixel or, when shrinking, as one output pixel,
-    cut at the box and normalized: Pillow's definition.
-    """
-    start, length = start[:, None].float(), length[:, None].float()
-    step = length / size
-    centre = start + (torch.arange(size, device=start.device) + 0.5) * step  # [n, size]
-    pixel = torch.arange(full, device=start.device) + 0.5
-    weight = (1 - (pixel - centre[..., None]).abs() / step.clamp(min=1)[..., None]).clamp(min=0)
-    weight = weight * ((pixel > start) & (pixel < start + length))[:, None]
-    return weight / weight.sum(2, keepdim=True)
-
-
-def luma(x: Tensor) -> Tensor:
-    """ITU-R 601 [n, 1, H, W]."""
-    if x.shape[1] != 3:
-        raise ValueError(
-            f"colour operations need 3 channels and these images have {x.shape[1]}; leave them out"
-        )
-    red, green, blue = x.split(1, 1)
-    return (0.299 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
-
-
-def adjust_brightness(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend with black."""
-    return (x * factor[:, None, None, None]).clamp_(0, 1)
-
-
-def adjust_contrast(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the mean of the grey image. Note: not rounded to 8 bits, as PIL does."""
-    return _blend(luma(x).mean((2, 3), keepdim=True), x, factor)
-
-
-def adjust_saturation(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the grey image."""
-    return _blend(luma(x), x, factor)
-
-
-def _blend(base: Tensor, x: Tensor, factor: Tensor) -> Tensor:
-    factor = factor[:, None, None, None]
-    return (x * factor).add_(base * (1 - factor)).clamp_(0, 1)
-
-
-def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Turn the colour circle by `shift` turns: hue in sixths, then value − chroma · clamp(2 − |k − 2|, 0, 1) with
-    k = hue + (5, 3, 1) mod 6 for red, green, blue. Note: the hue is continuous; PIL has 256."""
-    red, green, blue = x.split(1, 1)
-    value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
-    chroma = value - least
-    # Masks as numbers: on the CPU several times as fast as `where`, whose branches random pixels make unpredictable.
-    is_red = (value == red).float()
-    is_green = (value == green).float() * (1 - is_red)
-    is_blue = 1 - is_red - is_green
-    slope = (
-        is_red * (green - blue) + is_green * (blue - red) + is_blue * (red - green)
-    )  # 0 where the chroma is 0
-    hue = slope / chroma.clamp(min=torch.finfo(x.dtype).tiny) + 2 * is_green + 4 * is_blue
-    k = (
-        hue
-        + 6 * shift[:, None, None, None]
-        + torch.tensor([5.0, 3.0, 1.0], device=x.device).view(3, 1, 1)
-    )
-    k -= 6 * (k / 6).floor_()
-    return (2 - (k - 2).abs_()).clamp_(0, 1).mul_(-chroma).add_(value)
-
-
-ADJUSTMENTS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
-    adjust_brightness,
-    adjust_contrast,
-    adjust_saturation,
-    adjust_hue,
-)
-
-JITTER = ColourJitter(0.4, 0.4, 0.4, 0.1, p=0.8)  # SupCon's, BiasCon's
+# SupCon's and BiasCon's.
+JITTER = ColourJitter(0.4, 0.4, 0.4, 0.1, p=0.8)
 
 
 def plain(mean: Channels, std: Channels) -> Views:
-    """Normalize only."""
+    """Normalize only.
+
+    Args:
+        mean: of each channel, in [0, 1].
+        std: of each channel.
+    """
     return Views((), mean, std)
 
 
 def crop_flip(size: int, padding: int, mean: Channels, std: Channels) -> Views:
-    """Zero padding, random crop, flip."""
+    """Zero padding, random crop, flip.
+
+    Args:
+        size: side of the crop.
+        padding: pixels added on every side first.
+    """
     return Views((PaddedCrop(size, padding), Flip()), mean, std)
 
 
@@ -360,25 +293,44 @@ def resized_crop_flip(
     grey: bool = False,
     number: int = 1,
 ) -> Views:
-    """Random resized crop and flip, then colour jitter and greyscale if asked for."""
-    colour: tuple[Step, ...] = (*([JITTER] if jitter else []), *([Grey()] if grey else []))
-    return Views((ResizedCrop(size, scale), Flip(), *colour), mean, std, number)
+    """Random resized crop and flip, then colour jitter and greyscale if asked for.
+
+    Args:
+        scale: range of the crop's share of the image's area.
+        number: views of each image.
+    """
+    steps: list[Step] = [ResizedCrop(size, scale), Flip()]
+    if jitter:
+        steps.append(JITTER)
+    if grey:
+        steps.append(Grey())
+    return Views(tuple(steps), mean, std, number)
 
 
 def supcon(size: int, mean: Channels, std: Channels, number: int = 2) -> Views:
-    """The views of Khosla et al. (NeurIPS 2020)."""
+    """Return the views of Khosla et al. (NeurIPS 2020).
+
+    Args:
+        size: side of the crop.
+        number: views of each image.
+    """
     return resized_crop_flip(size, (0.2, 1.0), mean, std, jitter=True, grey=True, number=number)
 
 
 def biascon_mnist(mean: Channels, std: Channels, number: int = 2) -> Views:
-    """The contrastive views of Hong & Yang (NeurIPS 2021) on Biased-MNIST."""
+    """Return the contrastive views of Hong & Yang (NeurIPS 2021) on Biased-MNIST.
+
+    Args:
+        number: views of each image.
+    """
     return Views((Rotate(20), JITTER), mean, std, number)
 
 
 def without_colour(views: Views) -> Views:
-    """One view of each image: the same crops, flips and rotations, with colours as they are.
+    """Return the same crops, flips and rotations, one view of each image, without colour changes.
 
-    Of SupCon's views, a random resized crop and a flip; of views without augmentation, the same.
+    Of SupCon's views, a random resized crop and a flip remain; views without augmentation stay the
+    same.
     """
     steps = tuple(step for step in views.steps if not isinstance(step, ColourJitter | Grey))
     return replace(views, steps=steps, number=1)

@@ -1,23 +1,30 @@
 """How much of a published experiment is run.
 
 paper   the published protocol to the letter
-laptop  the same data, losses and shape of the schedule; a smaller network or fewer epochs, so that two cores need minutes
-smoke   a few steps, on generated data in the real layouts: shows that a cell runs, and nothing about accuracy
+laptop  the same data, losses and shape of the schedule, with a smaller network or fewer epochs, so
+        that two cores need minutes
+smoke   a few steps on generated data in the real layouts: shows that a cell runs, and says nothing
+        about accuracy
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 from fairmargin.checks import check_choice
 
-BUDGETS = ("paper", "laptop", "smoke")
+Budget = Literal["paper", "laptop", "smoke"]
+BUDGETS: tuple[Budget, ...] = get_args(Budget)
 GENERIC = ("cifar10", "cifar100", "imagenet100")
-CLASSIFYING = ("ce", "max-margin")  # methods that train the classifier they are judged by
-SMALL = ("12", "figure2", "figure5")  # grids, which a laptop runs on 5,000 digits
-MORE_CONFLICTING = 5  # times, there: as many in a small batch as in the paper's batches
+# Methods that train the classifier they are judged by.
+CLASSIFYING = ("ce", "max-margin")
+# Grids, which the laptop budget runs on 5,000 digits.
+SMALL = ("12", "figure2", "figure5")
+# How many times more conflicting digits there are in a grid on a laptop, so that a small batch
+# holds as many as the paper's batches.
+MORE_CONFLICTING = 5
 
-# Training images of each dataset, from which a probe of a few steps gives the time of a run.
+# Training images of each dataset. The time of a run is estimated from them and a few timed steps.
 TRAINING_IMAGES = {
     "biased-mnist": 60_000,
     "biased-mnist-mini": 4_000,
@@ -32,19 +39,27 @@ TRAINING_IMAGES = {
 
 @dataclass(frozen=True)
 class Changes:
-    """What a budget makes of a cell: keys of the configuration, and another dataset if the cell's own is too large."""
+    """What a budget changes in a cell.
+
+    Args:
+        settings: by key of the configuration.
+        dataset: used in place of the cell's own if that is too large; else empty.
+    """
 
     settings: dict[str, Any] = field(default_factory=dict)
     dataset: str = ""
 
 
-EPOCHS = 4  # of Biased-MNIST on a laptop
-# Of every cell with a dataset. The rate changes between epochs, so of four it falls after the second and the third.
+# Epochs of Biased-MNIST on a laptop.
+EPOCHS = 4
+# By dataset. The learning rate changes between epochs, so of four it falls after the second and the
+# third.
 LAPTOP: dict[str, dict[str, Any]] = {
     "biased-mnist": {
         "data.valid_fraction": 0.0,
         "network.stride": 2,
-        "optimizer.lr": 1e-3,  # BiasBal's published 1e-4 would not get far in so few steps
+        # BiasBal's published 1e-4 would not get far in so few steps.
+        "optimizer.lr": 1e-3,
         "train.epochs": EPOCHS,
         "train.batch_size": 128,
         "schedule.milestones": [EPOCHS / 3, 2 * EPOCHS / 3],
@@ -86,8 +101,9 @@ GENERIC_LAPTOP = {
     "evaluate.every": 0,
 }
 
-# Linear evaluation: the commands in the README of HobbitLong/SupContrast. The other settings of its main_linear.py are the
-# configuration's defaults: momentum 0.9, no weight decay, the rate × 0.2 after 60, 75 and 90 % of the epochs.
+# Linear evaluation as in the commands in the README of HobbitLong/SupContrast. The other settings
+# of its main_linear.py are the configuration's defaults: momentum 0.9, no weight decay, learning
+# rate × 0.2 after 60, 75 and 90 % of the epochs.
 LINEAR: dict[str, Any] = {
     "evaluate.linear_lr": 5.0,
     "evaluate.linear_batch_size": 512,
@@ -110,62 +126,91 @@ SMOKE: dict[str, Any] = {
 }
 
 
+def parse(text: str) -> Budget:
+    """Return the budget of this name, or raise ValueError with the nearest name."""
+    check_choice(text, "budget", BUDGETS)
+    return cast(Budget, text)
+
+
 def changes(
-    budget: str, table: str, dataset: str, method: str, settings: Mapping[str, Any]
+    budget: Budget, table: str, dataset: str, method: str, settings: Mapping[str, Any]
 ) -> Changes:
-    """`settings`: of the cell."""
+    """Return what a budget changes in a cell.
+
+    Args:
+        method: by our name.
+        settings: of the cell.
+    """
     check_choice(budget, "budget", BUDGETS)
     judged = _judged(budget, dataset, method)
     if budget == "paper":
         whole = {} if dataset == "biased-mnist-mini" else {"data.valid_fraction": 0.0}
         return Changes(judged | whole)
     if budget == "smoke":
-        small = {"data.valid_fraction": 0.1 if dataset == "biased-mnist-mini" else 0.0}
-        small |= (
-            {"data.size": 64} if dataset.startswith("imagenet") else {}
-        )  # ResNet-50 at 224 pixels needs gigabytes
-        return Changes(judged | SMOKE | small | _stages(budget, method))
+        return Changes(judged | SMOKE | _smoke_data(dataset) | _stages(budget, method))
     if table in SMALL:
-        small = LAPTOP["biased-mnist-mini"] | (
-            {"evaluate.every": 1} if table != "12" else {}
-        )  # histograms by epoch
-        rho = round(1 - MORE_CONFLICTING * (1 - settings["data.rho"]), 4)
-        return Changes(judged | small | {"data.rho": rho}, "biased-mnist-mini")
+        small = dict(LAPTOP["biased-mnist-mini"])
+        if table != "12":
+            # The figures show every epoch.
+            small["evaluate.every"] = 1
+        small["data.rho"] = round(1 - MORE_CONFLICTING * (1 - settings["data.rho"]), 4)
+        return Changes(judged | small, "biased-mnist-mini")
     generic = GENERIC_LAPTOP if dataset in GENERIC else {}
     return Changes(judged | LAPTOP[dataset] | generic | _stages(budget, method))
 
 
-def _judged(budget: str, dataset: str, method: str) -> dict[str, Any]:
-    """By which classifiers, and how they learn.
+def _smoke_data(dataset: str) -> dict[str, Any]:
+    settings: dict[str, Any] = {"data.valid_fraction": 0.0}
+    if dataset == "biased-mnist-mini":
+        settings["data.valid_fraction"] = 0.1
+    if dataset.startswith("imagenet"):
+        # ResNet-50 at 224 pixels needs gigabytes.
+        settings["data.size"] = 64
+    return settings
 
-    Generic vision judges embeddings by linear evaluation after training; biased data by the classifier trained along.
+
+def _judged(budget: Budget, dataset: str, method: str) -> dict[str, Any]:
+    """By which classifiers a run is judged, and how they are trained.
+
+    Generic vision judges embeddings by linear evaluation after training; biased data are judged by
+    the classifier that is trained along with the method.
     """
     if dataset not in GENERIC or method in CLASSIFYING:
         return {"evaluate.classifiers": ["own"]}
-    own = {"evaluate.linear_lr": LINEAR_LR[method]} if method in LINEAR_LR else {}
-    return (
-        {"evaluate.classifiers": ["own", "linear"]} | LINEAR | own | LINEAR_REDUCED.get(budget, {})
-    )
+    judged = {"evaluate.classifiers": ["own", "linear"]} | LINEAR
+    if method in LINEAR_LR:
+        judged["evaluate.linear_lr"] = LINEAR_LR[method]
+    return judged | LINEAR_REDUCED.get(budget, {})
 
 
-def _stages(budget: str, method: str) -> dict[str, Any]:
-    """What comes before the training proper, in methods that have something there: the same share of it."""
+def _stages(budget: Budget, method: str) -> dict[str, Any]:
+    """Shorten a method's first stage, if it has one, to the same share of a reduced run."""
     if method.startswith("learned-mixin"):
         return {"method.pretrain_epochs": 2 if budget == "laptop" else 0}
     if method == "dfa":
-        return {"method.swap_start": 0.2}  # the presets have it in steps
+        # The presets have it in steps.
+        return {"method.swap_start": 0.2}
     return {}
 
 
-def left_out(budget: str, table: str, setting: str) -> str:
-    """Why a budget does not have this cell; empty if it has."""
+def left_out(budget: Budget, table: str, setting: str) -> str:
+    """Return why a budget does not run a cell; empty if it does.
+
+    Args:
+        table: of the cell, such as "12".
+        setting: of the cell, as published.
+    """
     if budget == "laptop" and table == "12" and not setting.startswith("rho=0.99;"):
         return "the grid of α and λ is run at one ρ"
     return ""
 
 
-def note(budget: str, table: str, dataset: str) -> str:
-    """How a reduced run differs from the published one, for the ledger."""
+def note(budget: Budget, table: str, dataset: str) -> str:
+    """Return how a reduced run differs from the published one, for the ledger.
+
+    Args:
+        table: of the cell; grids are reduced more than other tables.
+    """
     if budget == "smoke":
         return "a few steps on generated data, whose accuracies mean nothing"
     if budget != "laptop":
@@ -174,13 +219,16 @@ def note(budget: str, table: str, dataset: str) -> str:
 
 
 def why_not_run(dataset: str) -> str:
-    """For cells of which there is no run."""
+    """Return why there may be no run of a dataset's cells, for the ledger."""
     return ABSENT.get(dataset, "no time so far")
 
 
 REDUCED = {
     "biased-mnist": f"SimpleConvNet(7) with stride 2, batches of 128, {EPOCHS} epochs",
-    "biased-mnist-mini": "5,000 digits, five times as many conflicting (ρ = 0.95 for 0.99), smaller network, 24 epochs",
+    "biased-mnist-mini": (
+        "5,000 digits, five times as many conflicting (ρ = 0.95 for 0.99), "
+        "smaller network, 24 epochs"
+    ),
     "corrupted-cifar10": f"{LAPTOP['corrupted-cifar10']['train.epochs']} epochs of 200",
     "bffhq": "5 epochs of 100",
     "cifar10": "ResNet-20, 10 epochs, and 10 of linear evaluation",
@@ -189,9 +237,11 @@ REDUCED = {
     "imagenet9": "64×64 pixels, 10 epochs",
 }
 ABSENT = {
-    "imagenet100": "ImageNet is given only to who signs for it",
-    "imagenet9": "ImageNet is given only to who signs for it",
-    "bffhq": "the images are not where `fairmargin data get` can fetch them; docs/data.md says how they lie",
+    "imagenet100": "ImageNet requires accepting its licence; see docs/data.md",
+    "imagenet9": "ImageNet requires accepting its licence; see docs/data.md",
+    "bffhq": (
+        "`fairmargin data get` cannot download these images; docs/data.md says where to put them"
+    ),
     "cifar10": "ResNet-50 for 1,000 epochs needs a GPU",
     "cifar100": "ResNet-50 for 1,000 epochs needs a GPU",
 }

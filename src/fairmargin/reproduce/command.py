@@ -1,4 +1,4 @@
-"""`fairmargin reproduce`: run cells, draw figures, keep the ledger."""
+"""What `fairmargin reproduce` does: run cells, draw figures, keep the ledger."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,28 +6,36 @@ from pathlib import Path
 from rich.console import Console
 
 from fairmargin.checks import check_choice
-from fairmargin.reproduce import (
-    budgets,
-    campaign,
-    estimate,
-    files,
-    ledger,
-    pages,
-    show,
-)
-from fairmargin.reproduce.cells import DEFAULT_READINGS, EVERYTHING, FIGURES, STUDY, Cell, cells
+from fairmargin.reproduce import budgets, campaign, estimate, files, ledger, pages, show
+from fairmargin.reproduce.budgets import Budget
+from fairmargin.reproduce.campaign import Task
+from fairmargin.reproduce.cells import EVERYTHING, FIGURES, STUDY, Cell, cells
 from fairmargin.reproduce.figures import curves, drawing
 from fairmargin.reproduce.ledger import Say
+from fairmargin.reproduce.readings import DEFAULT_READINGS
 from fairmargin.runtime.files import write_atomically
 from fairmargin.sweep.base import Engine
 from fairmargin.sweep.local import HERE
 
-WHAT = ("all", *EVERYTHING, "ledger")
-SEEDS = {"paper": 3, "laptop": 1, "smoke": 1}  # unless told otherwise
+LEDGER = "ledger"
+WHAT = ("all", *EVERYTHING, LEDGER)
+# Seeds of each cell unless their number is given.
+SEEDS: dict[Budget, int] = {"paper": 3, "laptop": 1, "smoke": 1}
+
+
+def default_seeds(budget: str) -> int:
+    """Return how many seeds a cell has under this budget unless their number is given."""
+    return SEEDS[budgets.parse(budget)]
 
 
 def chosen(what: str, pattern: str | None, reading: str | None) -> list[Cell]:
-    """The cells to run: of the readings named, of all readings that `pattern` names, or of the default ones."""
+    """Return the cells to run.
+
+    Args:
+        what: a table, a figure, "fairkl" or "all".
+        pattern: that the cells' names match, if given. One with "@" may match every reading.
+        reading: comma-separated readings of FairKL; by default those of `DEFAULT_READINGS`.
+    """
     if reading is not None:
         readings = [name.strip() for name in reading.split(",") if name.strip()]
         return cells(what, pattern=pattern, readings=readings)
@@ -50,41 +58,68 @@ def reproduce(
     say: Say,
     engine: Engine = HERE,
 ) -> list[str]:
-    """What could not be run or drawn, and why. Finished cells are only read."""
+    """Run the chosen cells, print their table and draw their figures. Finished runs are only read.
+
+    Args:
+        pattern, reading: see `chosen`.
+        dry_run: only print what would run, and the estimated time.
+        out: the folder of all runs.
+        extra: changes of the configuration that every cell gets, such as "data.root=…"
+        command: recorded in the run folders.
+        engine: where runs run; by default one after another in this process.
+
+    Returns:
+        What could not be run or drawn, and why.
+    """
     check_choice(what, "table or figure", WHAT)
-    check_choice(budget, "budget", budgets.BUDGETS)
+    chosen_budget = budgets.parse(budget)
     wanted = chosen(what, pattern, reading)
-    tasks = campaign.plan(wanted, budget, seeds, out, extra=extra, command=command)
+    tasks = campaign.plan(wanted, chosen_budget, seeds, out, extra=extra, command=command)
     if dry_run:
-        missing = [task for task in tasks if not task.finished]
-        times = estimate.estimates(missing, out.absolute() / "stand-in")
-        Console().print(show.planned(tasks, times))
-        whole = show.duration(sum(one.seconds for one in times.values()))
-        say(f"{len(missing)} of {len(tasks)} runs, {whole} of training one after the other")
+        _print_plan(tasks, out, say)
         return []
     outcomes = list(campaign.run_tasks(tasks, say, engine))
     failed = [f"{outcome.task}: {outcome.failure}" for outcome in outcomes if outcome.failure]
     if tasks:
-        Console().print(show.table(wanted, out, budget))
-    for figure in FIGURES if what == "all" else [what] if what in FIGURES else []:
-        try:
-            say(f"{figure}: {drawing.draw(figure, out, budget, say).png}")
-        except ValueError as error:
-            failed.append(f"{figure}: {error}")
+        Console().print(show.table(wanted, out, chosen_budget))
+    for figure in FIGURES:
+        if what in ("all", figure):
+            failed += _draw(figure, out, chosen_budget, say)
     if what == STUDY:
-        say(show.study(out, budget) or f"nothing of {STUDY} is finished")
+        say(show.study(out, chosen_budget) or f"no run of {STUDY} is finished")
     return failed
+
+
+def _print_plan(tasks: Sequence[Task], out: Path, say: Say) -> None:
+    missing = [task for task in tasks if not task.finished]
+    times = estimate.estimates(missing, out.absolute() / "stand-in")
+    Console().print(show.planned(tasks, times))
+    total = show.duration(sum(one.seconds for one in times.values()))
+    say(f"{len(missing)} of {len(tasks)} runs, {total} of training one after the other")
+
+
+def _draw(figure: str, out: Path, budget: Budget, say: Say) -> list[str]:
+    """Draw a figure; return why it could not be drawn, as a list of at most one sentence."""
+    try:
+        say(f"{figure}: {drawing.draw(figure, out, budget, say).png}")
+    except ValueError as error:
+        return [f"{figure}: {error}"]
+    return []
 
 
 def write_configs(
     what: str, *, pattern: str | None, reading: str | None, folder: Path, say: Say
 ) -> None:
-    """Write the chosen cells as configuration files that `fairmargin train` takes."""
+    """Write the chosen cells as configuration files that `fairmargin train` takes.
+
+    Args:
+        pattern, reading: see `chosen`.
+    """
     check_choice(what, "table or figure", ("all", *EVERYTHING))
     written = files.write(chosen(what, pattern, reading), folder)
     if not written:
         raise ValueError(
-            f"{what} has no cell to write; its figure is drawn without runs, or --cell matches none"
+            f"{what} has no cell to write: its figure is drawn without runs, or --cell matches none"
         )
     say(
         f"{len(written)} configurations below {folder}; run one with: fairmargin train {written[0]}"
@@ -92,13 +127,18 @@ def write_configs(
 
 
 def keep_ledger(out: Path, folder: Path, readme: Path | None, say: Say) -> None:
-    """Write the ledger from the runs under `out` and the lines it has; and the README's table."""
+    """Renew the ledger from the runs under `out` and the lines it already has.
+
+    Args:
+        folder: where ledger.csv, ledger.md and the curves are.
+        readme: a README whose results table is renewed as well, if given.
+    """
     lines = ledger.merged(ledger.read(folder / "ledger.csv"), ledger.collect(out, say))
     pages.write(folder, lines)
-    say(
-        f"ledger: {folder / 'ledger.md'}, {sum(bool(line.budget) for line in lines)} of {len(lines)} lines with runs"
-    )
-    if courses := curves.merged(curves.read(folder), curves.collect(out)):
+    with_runs = sum(bool(line.budget) for line in lines)
+    say(f"ledger: {folder / 'ledger.md'}, {with_runs} of {len(lines)} lines with runs")
+    courses = curves.merged(curves.read(folder), curves.collect(out))
+    if courses:
         say(f"runs at the published protocol: {curves.draw(courses, folder).png}")
     if readme is not None:
         text = readme.read_text("utf-8")

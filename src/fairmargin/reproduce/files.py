@@ -1,8 +1,8 @@
-"""The cells as configuration files, each opening with the command that runs it.
+"""Write cells as configuration files, each opening with the command that runs it.
 
     fairmargin reproduce 3 --write-configs configs
 
-`fairmargin train FILE` runs the same as `fairmargin reproduce`, under the paper's budget.
+`fairmargin train FILE` then runs the same as `fairmargin reproduce` under the paper's budget.
 """
 
 from collections.abc import Iterable
@@ -11,27 +11,23 @@ from typing import Any
 
 from fairmargin.config import toml
 from fairmargin.reproduce.cells import Cell, cells
+from fairmargin.reproduce.published import Published
 from fairmargin.runtime.files import write_atomically
 
 
 def path_of(cell: Cell) -> Path:
-    """table-03/eps-supinfonce+fairkl,rho=0.99,authors.toml"""
+    """Return its place below a folder: table-03/eps-supinfonce+fairkl,rho=0.99,authors.toml."""
     table = f"table-{cell.table:0>2}" if cell.table.isdigit() else cell.table
     words = [cell.row.replace(":", "-"), *cell.setting.split(";"), cell.reading]
-    several = len({other.dataset for other in cells(cell.table)}) > 1
-    return (
-        Path(table)
-        / f"{','.join([*([cell.dataset] if several else []), *filter(None, words)])}.toml"
-    )
+    datasets = {other.dataset for other in cells(cell.table)}
+    if len(datasets) > 1:
+        words.insert(0, cell.dataset)
+    return Path(table) / f"{','.join(filter(None, words))}.toml"
 
 
 def text_of(cell: Cell) -> str:
-    """What the cell changes in its dataset's preset."""
-    numbers = ", ".join(
-        f"{number.mean:g}{'' if number.std is None else f' ± {number.std:g}'} "
-        f"({f'{number.setting}, ' if number.setting != cell.setting else ''}{number.origin})"
-        for number in cell.published
-    )
+    """Return the text of its file: the command, the published numbers, and what the cell sets."""
+    numbers = ", ".join(_number(cell, number) for number in cell.published)
     opening = [
         f"# {cell.command('paper')}",
         f"# Published: {numbers}" if numbers else "# No number is printed.",
@@ -47,8 +43,19 @@ def text_of(cell: Cell) -> str:
     return "\n".join([*opening, toml.document(nested)])
 
 
+def _number(cell: Cell, number: Published) -> str:
+    std = "" if number.std is None else f" ± {number.std:g}"
+    setting = "" if number.setting == cell.setting else f"{number.setting}, "
+    return f"{number.mean:g}{std} ({setting}{number.origin})"
+
+
 def write(chosen: Iterable[Cell], folder: Path) -> list[Path]:
-    """Write one file for each cell below `folder`; files of the same name are replaced."""
+    """Write one file for each cell below `folder`; files of the same name are replaced.
+
+    Args:
+        chosen: the cells.
+        folder: made if it does not exist.
+    """
     written = []
     for cell in chosen:
         file = folder / path_of(cell)

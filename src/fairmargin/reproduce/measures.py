@@ -1,6 +1,7 @@
-"""Which accuracy of a run stands beside a published number.
+"""Which accuracy of a run is compared with a published number.
 
-The paper reports the best epoch on the test set; we report the last one, and give the other beside it under its own name.
+The paper reports the best epoch on the test set. We report the last epoch, and show the best one
+beside it under its own name.
 """
 
 import json
@@ -20,37 +21,46 @@ from fairmargin.runs import build
 from fairmargin.runs.folder import RunRecord
 from fairmargin.runtime.files import write_atomically
 
-UNBIASED = "unbiased.json"  # beside a run's result: the UNB of 9-Class ImageNet
-REPORTED = (
-    "linear",
-    "probe",
-    "own",
-    "knn",
-)  # the first of these that a run is judged by (`budgets`)
-CLUSTERS = (
-    "clusters/9class_imagenet_val.csv"  # of clovaai/rebias, in the data root or with the images
-)
+# Written into a run folder of 9-Class ImageNet: its texture-unbiased accuracy, the paper's UNB.
+UNBIASED = "unbiased.json"
+# The first of these classifiers that a run is judged by is the one that is reported (`budgets`).
+REPORTED = ("linear", "probe", "own", "knn")
+# Of clovaai/rebias, in the data root or with the images.
+CLUSTERS = "clusters/9class_imagenet_val.csv"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one run, in percent."""
+    """What one run measured, in percent.
+
+    Args:
+        last: accuracy of the last epoch.
+        best_on_test: of the best epoch, chosen on the test set itself, as the literature does.
+        epochs: done so far.
+        of_epochs: that the run has when it is finished.
+    """
 
     seed: int
     last: float
-    best_on_test: float | None  # the literature's convention; chosen by what it reports
-    epochs: int  # done
+    best_on_test: float | None
+    epochs: int
     of_epochs: int
     commit: str
 
     @property
     def whole(self) -> bool:
+        """True if the run has done all its epochs."""
         return self.epochs >= self.of_epochs
 
 
 def measured(record: RunRecord, measure: str = "") -> Measured | None:
-    """`measure` is the column of a table that has several ("unb", "imagenet-a"); None while there is nothing to report."""
-    commit = str((record.environment.get("git") or {}).get("commit") or "")[:9]
+    """Return what a run measured; None while there is nothing to report.
+
+    Args:
+        measure: the column of a table that prints several accuracies: "unb", "imagenet-a".
+    """
+    git = record.environment.get("git") or {}
+    commit = str(git.get("commit") or "")[:9]
     seed = int(record.config["seed"])
     course = [100 * value for _, value in evaluated(record)]
     best = max((100 * value for _, value in evaluated(record, final_stage=True)), default=None)
@@ -68,46 +78,49 @@ def measured(record: RunRecord, measure: str = "") -> Measured | None:
 
 
 def _length(record: RunRecord, epochs: int, steps: int) -> int:
-    """How many epochs the run is to have, if so many took so many steps; its steps may end it before its epochs do."""
-    most, limit = (
-        int(record.config["train"]["epochs"]),
-        record.config["train"].get("steps"),
-    )  # or "none"
-    return min(most, math.ceil(limit * epochs / steps)) if isinstance(limit, int) else most
+    """How many epochs the run has in all, if its first `epochs` took `steps` steps.
+
+    A limit on steps may end a run before its epochs do.
+    """
+    most = int(record.config["train"]["epochs"])
+    limit = record.config["train"].get("steps")
+    # Without a limit it is None, or "none".
+    if not isinstance(limit, int):
+        return most
+    return min(most, math.ceil(limit * epochs / steps))
 
 
 def evaluated(record: RunRecord, *, final_stage: bool = False) -> list[tuple[int, float]]:
-    """Epoch and test accuracy, a fraction, of each evaluation in the course of a run; or of those in its final stage."""
-    events = [
-        event for event in _evaluations(record) if event.get("final_stage", True) or not final_stage
-    ]
+    """Return epoch and test accuracy, a fraction, of each evaluation during training.
+
+    Args:
+        final_stage: leave out evaluations before the final stage of a method with several stages.
+    """
+    events = _evaluations(record)
+    if final_stage:
+        events = [event for event in events if event.get("final_stage", True)]
     return [(event["epoch"], event["test"][_name(record, event["test"])]) for event in events]
 
 
 def _evaluations(record: RunRecord) -> list[dict[str, Any]]:
-    return [
-        event for event in record.metrics if event.get("event") == "evaluation" and event["test"]
-    ]
+    events = [event for event in record.metrics if event.get("event") == "evaluation"]
+    return [event for event in events if event["test"]]
 
 
 def _finished(
     record: RunRecord, result: dict[str, Any], measure: str, best_in_course: float | None
 ) -> tuple[float | None, float | None]:
-    """What it came to; and the best epoch on the test set of the same classifier and data, if it was recorded.
+    """(accuracy, best epoch on the test set of the same classifier and data if recorded).
 
-    `best_in_course`: of the method's own classifier while it was trained.
+    `best_in_course` is that of the method's own classifier during training.
     """
     if measure == "unb":
-        file = record.path / UNBIASED
-        return (
-            100 * json.loads(file.read_text("utf-8"))["unbiased"] if file.is_file() else None
-        ), None
+        return _unbiased(record), None
     sets = result["extra_tests"].get(measure, {}) if measure == "imagenet-a" else result["test"]
     classifier = next(name for name in REPORTED if name in record.config["evaluate"]["classifiers"])
     judged = sets.get(classifier)
-    if (
-        judged is None
-    ):  # features that are not finite, for example; another classifier is no substitute
+    if judged is None:
+        # For example because features are not finite. Another classifier is no substitute.
         return None, None
     name = _name(record, judged["accuracy"])
     value = 100 * judged["accuracy"][name]["value"]
@@ -117,28 +130,48 @@ def _finished(
     return value, None if best is None else 100 * best
 
 
+def _unbiased(record: RunRecord) -> float | None:
+    file = record.path / UNBIASED
+    if not file.is_file():
+        return None
+    return 100 * json.loads(file.read_text("utf-8"))["unbiased"]
+
+
 def _name(record: RunRecord, accuracy: dict[str, Any]) -> str:
-    """The published convention: all test samples alike, and of bFFHQ the conflicting ones."""
+    """The published convention: over all test samples, or for bFFHQ over the conflicting ones."""
     wanted = "conflicting" if record.config["data"]["name"] == "bffhq" else "plain"
     return wanted if wanted in accuracy else "plain"
 
 
 def complete(folder: Path, config: Config) -> None:
-    """What a run does not measure by itself: the texture-unbiased accuracy of 9-Class ImageNet, if its clusters are there."""
-    file, root = folder / UNBIASED, data_root(config.data.root)
-    clusters = next(
-        (place for place in (root / CLUSTERS, root / "imagenet9" / CLUSTERS) if place.is_file()),
-        None,
-    )
+    """Add what a run does not measure itself: the texture-unbiased accuracy of 9-Class ImageNet.
+
+    Nothing is done for other datasets, without the table of texture clusters, or a second time.
+
+    Args:
+        folder: of a finished run.
+        config: of the run; its data root may hold the table of clusters.
+    """
+    file = folder / UNBIASED
+    clusters = _cluster_table(config)
     if config.data.name != "imagenet9" or file.is_file() or clusters is None:
         return
     test = build.data(config).test
     if not isinstance(test, FileSplit):
         raise MissingData(
-            "the UNB of 9-Class ImageNet is found by file names, and these images have none"
+            "the texture-unbiased accuracy needs the file names of the test images, "
+            "and these images have none; read 9-Class ImageNet from a folder"
         )
     arrays = RunRecord.read(folder).arrays("test")
     correct = torch.from_numpy((arrays["predicted"] == arrays["labels"]).astype(np.int64))
     found = clusters_of(test.paths, texture_clusters(clusters))
     value = unbiased_accuracy(correct, torch.from_numpy(arrays["labels"]), found)
     write_atomically(file, json.dumps({"unbiased": value}).encode())
+
+
+def _cluster_table(config: Config) -> Path | None:
+    root = data_root(config.data.root)
+    for place in (root / CLUSTERS, root / "imagenet9" / CLUSTERS):
+        if place.is_file():
+            return place
+    return None

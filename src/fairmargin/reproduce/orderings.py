@@ -1,6 +1,6 @@
-"""The two orderings that the paper argues for, looked up in the ledger, whichever way they come out.
+"""The two orderings that the paper argues for, checked in the ledger.
 
-FairKL     a method with FairKL is above every method without it, on the same data under the same budget
+FairKL     a method with FairKL is above every method without it, on the same data and budget
 ε losses   ε-SupInfoNCE is at least as good as ε-SupCon, with FairKL and without
 """
 
@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from fairmargin.reproduce.ledger import Line
 from fairmargin.reproduce.published import as_printed
 
-TABLES = ("3", "4")  # which have both kinds of methods
+# The tables that have methods with FairKL and without.
+TABLES = ("3", "4")
 EPS = ("eps-supinfonce", "eps-supcon")
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """`above` against `below`, both published and ours; a claim that ties count for is written with ≥."""
+    """The claim that the method of one line is better than that of another.
+
+    Args:
+        ties: whether equal accuracies satisfy the claim (≥ instead of >).
+    """
 
     above: Line
     below: Line
@@ -24,10 +29,12 @@ class Ordering:
 
     @property
     def in_the_paper(self) -> bool:
+        """True if the published numbers satisfy the claim."""
         return self._holds(self.above.published, self.below.published)
 
     @property
     def here(self) -> bool:
+        """True if our numbers satisfy the claim."""
         return self._holds(self.above.ours or 0.0, self.below.ours or 0.0)
 
     def _holds(self, above: float, below: float) -> bool:
@@ -35,56 +42,66 @@ class Ordering:
 
 
 def found(lines: Sequence[Line]) -> list[Ordering]:
-    """Of finished runs. FairKL is held against the best method without it, which stands for all of them."""
+    """Return the orderings that finished runs can check.
+
+    A method with FairKL is compared with the best method without it, which stands for all of them.
+
+    Args:
+        lines: of the ledger, under all budgets.
+    """
     finished = [line for line in lines if line.budget and line.whole and line.table in TABLES]
     orderings = []
     for line in finished:
-        alike = [
-            other
-            for other in finished
-            if _column(other) == _column(line) and _same_reading(line, other)
-        ]
-        without = [other for other in alike if not _fairkl(other)]
-        if _fairkl(line) and without:
-            orderings.append(Ordering(line, max(without, key=lambda other: other.ours or 0.0)))
-        orderings += [Ordering(line, other, ties=True) for other in alike if _losses(line, other)]
+        alike = [other for other in finished if _are_alike(line, other)]
+        without = [other for other in alike if not _has_fairkl(other)]
+        if _has_fairkl(line) and without:
+            best = max(without, key=lambda other: other.ours or 0.0)
+            orderings.append(Ordering(line, best))
+        counterparts = [other for other in alike if _are_eps_losses(line, other)]
+        orderings += [Ordering(line, other, ties=True) for other in counterparts]
     return sorted(orderings, key=lambda one: (one.ties, _column(one.above), one.above.method))
+
+
+def _are_alike(line: Line, other: Line) -> bool:
+    same_reading = other.reading in ("", line.reading)
+    return _column(other) == _column(line) and same_reading
 
 
 def _column(line: Line) -> tuple[str, ...]:
     return line.table, line.dataset, line.setting, line.budget
 
 
-def _fairkl(line: Line) -> bool:
+def _has_fairkl(line: Line) -> bool:
     return "fairkl" in line.method
 
 
-def _same_reading(line: Line, other: Line) -> bool:
-    return other.reading in ("", line.reading)
-
-
-def _losses(line: Line, other: Line) -> bool:
-    """ε-SupInfoNCE beside ε-SupCon, everything else equal."""
+def _are_eps_losses(line: Line, other: Line) -> bool:
+    """Whether they are ε-SupInfoNCE and ε-SupCon, with everything else equal."""
     above, below = EPS
     return line.method.startswith(above) and other.method == below + line.method.removeprefix(above)
 
 
 def markdown(orderings: Iterable[Ordering]) -> str:
-    """A table; empty without orderings."""
-    rows = []
-    for one in orderings:
-        above, below = one.above, one.below
-        claim = f"{_name(above)} {'≥' if one.ties else '>'} {_name(below)}"
-        says = f"{as_printed(above.published)} / {as_printed(below.published)}{'' if one.in_the_paper else ' (no)'}"
-        ours = f"{above.ours or 0.0:.1f} / {below.ours or 0.0:.1f}"
-        where = f"{above.dataset}, {above.setting}, {above.budget}"
-        rows.append(f"| {claim} | {where} | {says} | {ours} | {'yes' if one.here else '**no**'} |")
-    return (
-        "\n".join(["| claim | where | paper | ours | holds |", "|---|---|---|---|---|", *rows])
-        if rows
-        else ""
-    )
+    """Return a Markdown table; empty without orderings."""
+    rows = [_row(one) for one in orderings]
+    if not rows:
+        return ""
+    head = ["| claim | where | paper | ours | holds |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+def _row(ordering: Ordering) -> str:
+    above, below = ordering.above, ordering.below
+    sign = "≥" if ordering.ties else ">"
+    claim = f"{_name(above)} {sign} {_name(below)}"
+    where = f"{above.dataset}, {above.setting}, {above.budget}"
+    paper = f"{as_printed(above.published)} / {as_printed(below.published)}"
+    if not ordering.in_the_paper:
+        paper += " (no)"
+    ours = f"{above.ours or 0.0:.1f} / {below.ours or 0.0:.1f}"
+    holds = "yes" if ordering.here else "**no**"
+    return f"| {claim} | {where} | {paper} | {ours} | {holds} |"
 
 
 def _name(line: Line) -> str:
-    return f"{line.method}{f' ({line.reading})' if line.reading else ''}"
+    return f"{line.method} ({line.reading})" if line.reading else line.method

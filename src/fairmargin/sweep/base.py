@@ -1,10 +1,10 @@
-"""Where many runs run: one after another in this process, several processes at a time, or the workers of a Ray cluster.
+"""Where many runs run: in this process, in several processes, or on the workers of a Ray cluster.
 
 for index, found in Local(jobs=4).map(function, tasks):
-    ...  # what function(tasks[index]) returned, or the exception that it raised; in the order in which they finish
+    ...  # what function(tasks[index]) returned or raised, in the order in which tasks finish
 
-A worker that is killed takes nothing else with it: its task begins again, and a run goes on from its own checkpoint.
-Who may run when is the business of the operating system, or of Ray.
+A worker that is killed harms no other: its task begins again, and a run continues from its own
+checkpoint. Scheduling is left to the operating system, or to Ray.
 """
 
 import os
@@ -19,18 +19,25 @@ Result = TypeVar("Result")
 
 
 class Engine(Protocol):
+    """Something that runs many tasks."""
+
     @property
     def alone(self) -> bool:
-        """Whether tasks follow one another in this process; they may then hold what cannot be sent to another."""
+        """True if tasks run one after another in this process.
+
+        They may then hold what cannot be sent to another process.
+        """
 
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task]
     ) -> Iterator[tuple[int, Result | Exception]]:
-        """(which task, its result or the exception it raised), as they finish. `Interrupted` is raised, not yielded.
+        """Yield (index of a task, its result or the exception it raised) as tasks finish.
+
+        `Interrupted` is raised, not yielded.
 
         Args:
-            function: of a module, unless `alone`: workers import it.
-            tasks: each taken when there is somebody to do it; Ray takes all at once.
+            function: defined in a module, unless `alone`, because workers import it.
+            tasks: each is taken when something is free to run it; Ray takes all at once.
         """
 
 
@@ -43,10 +50,15 @@ def run_tasks(
     say: Callable[[str], None] = lambda text: None,
     called: Callable[[int], str] = "task {}".format,
 ) -> Iterator[tuple[int, Result | Exception]]:
-    """As `engine.map`, but only exceptions of the expected kinds are yielded.
+    """Yield as `engine.map` does, but raise exceptions that are not expected.
 
-    Another is raised: at once by an engine that works alone; else `say` is told what became of the task `called(index)`, the
-    rest still finishes, and the one of the first task is raised.
+    An engine that works alone raises such an exception at once. With others, all remaining tasks
+    still finish; then the exception of the first failed task is raised.
+
+    Args:
+        expected: kinds of exceptions that are yielded like results.
+        say: told of each task that failed unexpectedly while others go on.
+        called: the name of the task with this index, for `say`.
     """
     failed: dict[int, Exception] = {}
     for index, found in engine.map(function, tasks):
@@ -62,21 +74,37 @@ def run_tasks(
 
 
 def prepare(engine: Engine, out: Path) -> Path:
-    """The folder of many runs, made here, as their workers are to be told of it: wherever they stand."""
-    return RunFolder(out if engine.alone else out.absolute()).create().path
+    """Make the folder of many runs and return its path as workers need it.
+
+    The path is absolute unless the engine works alone, because workers may have another working
+    directory.
+
+    Args:
+        out: the folder of all runs; made if it does not exist.
+    """
+    folder = out if engine.alone else out.absolute()
+    return RunFolder(folder).create().path
 
 
 def check_shared(out: Path) -> None:
-    """Where a run runs: refuse a folder that is not the one `prepare` made, since nobody would find the run in it."""
+    """Raise ValueError if a worker does not see the folder that `prepare` made.
+
+    Runs that are written into another folder would not be found.
+
+    Args:
+        out: what `prepare` returned, on the machine of a worker.
+    """
     if not out.is_dir():
         raise ValueError(
-            f"{out} is not there on a worker's machine; with --engine ray choose an --out on storage that all machines share"
+            f"{out} does not exist on a worker's machine; "
+            "with --engine ray choose an --out on storage that all machines share"
         )
 
 
 def refuse_torchrun() -> None:
+    """Raise ValueError under torchrun, which gives several processes to one run."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(
-            "torchrun gives several processes to each run, and here each process has a run of its own; leave one of the two "
-            "out: torchrun, or --jobs and --engine"
+            "torchrun gives several processes to each run, and here each process has a run of its "
+            "own; leave one of the two out: torchrun, or --jobs and --engine"
         )

@@ -1,4 +1,4 @@
-"""Several methods × seeds on one dataset: each a run of its own, finished ones skipped; and their table."""
+"""Run several methods × seeds on one dataset, each in a folder of its own, and make their table."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +16,18 @@ from fairmargin.run import run
 from fairmargin.sweep.base import Engine, check_shared, prepare, run_tasks
 from fairmargin.sweep.local import HERE
 
+# Accuracies that a narrow terminal does without, in this order.
+DISPENSABLE = ("train-weighted", "plain", "worst-group")
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run of a comparison; `failure` says why there is no result, `refused` that there cannot be one."""
+    """What became of one run of a comparison.
+
+    Args:
+        failure: why there is no result; empty if there is one.
+        refused: True if the method does not suit the dataset, so that there cannot be a result.
+    """
 
     method: str
     seed: int
@@ -38,11 +46,16 @@ def compare(
     go_on: bool = False,
     engine: Engine = HERE,
 ) -> list[Outcome]:
-    """Run each configuration in its own folder under `out`. A run that diverges does not stop the others.
+    """Run each configuration in its own folder under `out`. Finished runs are only read.
+
+    A run that diverges does not stop the others.
 
     Args:
-        go_on: nor does a method that this dataset does not suit; its other seeds are left out, and the outcome says why.
-        engine: where they run; by default in this process, in turn.
+        command: recorded in the run folders.
+        say: gets a line for each run.
+        go_on: a method that does not suit the dataset does not stop the others either. Its other
+            seeds are left out, and its outcome says why.
+        engine: where runs run; by default one after another in this process.
     """
     folder = prepare(engine, out)
     begun: list[Config] = []
@@ -58,19 +71,16 @@ def compare(
             begun.append(config)
             yield _Task(config, folder, tuple(command))
 
-    called = lambda index: f"{begun[index].method.name}, seed {begun[index].seed}"
+    def called(index: int) -> str:
+        return f"{begun[index].method.name}, seed {begun[index].seed}"
+
     expected = (Diverged, Unsuited) if go_on else (Diverged,)
-    for index, result in run_tasks(
-        engine, _run, tasks(), expected=expected, say=say, called=called
-    ):
-        config = begun[index]
-        outcome = Outcome(config.method.name, config.seed, folder_of(config, out), None)
-        if isinstance(result, Exception):
-            outcome = replace(outcome, failure=str(result), refused=isinstance(result, Unsuited))
-            unsuited |= {config.method.name} if outcome.refused else set()
-        else:
-            outcome = replace(outcome, result=result)
+    results = run_tasks(engine, _run, tasks(), expected=expected, say=say, called=called)
+    for index, result in results:
+        outcome = _outcome(begun[index], out, result)
         found[index] = outcome
+        if outcome.refused:
+            unsuited.add(outcome.method)
         if not engine.alone:
             say(f"[{len(found)}/{len(configs)}] {called(index)}")
         if outcome.failure:
@@ -90,8 +100,18 @@ def _run(task: _Task) -> dict[str, Any] | None:
     return run(task.config, folder_of(task.config, task.out), command=task.command).result
 
 
+def _outcome(config: Config, out: Path, result: dict[str, Any] | Exception | None) -> Outcome:
+    outcome = Outcome(config.method.name, config.seed, folder_of(config, out), None)
+    if isinstance(result, Exception):
+        return replace(outcome, failure=str(result), refused=isinstance(result, Unsuited))
+    return replace(outcome, result=result)
+
+
 def _without_repeated_refusals(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Runs at the same time find out together that their method does not suit; one of them says it for all."""
+    """Keep the first refusal of each method.
+
+    Runs at the same time find out together that their method does not suit the dataset.
+    """
     kept: list[Outcome] = []
     refused: set[str] = set()
     for outcome in outcomes:
@@ -103,12 +123,24 @@ def _without_repeated_refusals(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def folder_of(config: Config, out: Path) -> Path:
+    """Return the run folder of a configuration: OUT/METHOD/seed-SEED.
+
+    Args:
+        out: the folder of all runs.
+    """
     return out / config.method.name / f"seed-{config.seed}"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A method over its seeds, in percent; std is the sample's (n − 1) and None for one seed."""
+    """A method over its seeds, accuracies in percent.
+
+    Args:
+        seeds: how many runs have a result.
+        std: the sample deviation (n − 1); None for one seed.
+        seconds: mean over the runs.
+        failures: how many runs have no result.
+    """
 
     method: str
     seeds: int
@@ -119,68 +151,99 @@ class Summary:
 
 
 def summaries(outcomes: Sequence[Outcome], classifier: str = "own") -> list[Summary]:
-    """In the order of the methods' first runs, without those that cannot be run."""
+    """Return a summary for each method, in the order of their first runs.
+
+    Methods that cannot be run on the dataset are left out.
+
+    Args:
+        classifier: by which the methods are judged.
+    """
+    methods = dict.fromkeys(outcome.method for outcome in outcomes if not outcome.refused)
     found = []
-    for method in dict.fromkeys(o.method for o in outcomes if not o.refused):
-        mine = [o for o in outcomes if o.method == method]
-        results = [o.result for o in mine if o.result is not None]
-        judged = [r["test"][classifier]["accuracy"] for r in results if classifier in r["test"]]
-        names = [name for name in NAMES if judged and all(name in accuracy for accuracy in judged)]
-        values = {name: [100 * accuracy[name]["value"] for accuracy in judged] for name in names}
-        found.append(
-            Summary(
-                method,
-                len(judged),
-                {name: statistics.fmean(v) for name, v in values.items()},
-                {name: statistics.stdev(v) if len(v) > 1 else None for name, v in values.items()},
-                statistics.fmean([r["seconds"] for r in results]) if results else float("nan"),
-                sum(o.result is None for o in mine),
-            )
-        )
+    for method in methods:
+        mine = [outcome for outcome in outcomes if outcome.method == method]
+        found.append(_summary(method, mine, classifier))
     return found
 
 
+def _summary(method: str, outcomes: Sequence[Outcome], classifier: str) -> Summary:
+    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    tests = [result["test"] for result in results]
+    judged = [test[classifier]["accuracy"] for test in tests if classifier in test]
+    mean: dict[str, float] = {}
+    std: dict[str, float | None] = {}
+    for name in NAMES:
+        if judged and all(name in accuracy for accuracy in judged):
+            values = [100 * accuracy[name]["value"] for accuracy in judged]
+            mean[name] = statistics.fmean(values)
+            std[name] = statistics.stdev(values) if len(values) > 1 else None
+    seconds = float("nan")
+    if results:
+        seconds = statistics.fmean([result["seconds"] for result in results])
+    failures = len(outcomes) - len(results)
+    return Summary(method, len(judged), mean, std, seconds, failures)
+
+
 def table(rows: Sequence[Summary], title: str, width: int = 80) -> Table:
-    """For a terminal: mean ± std of the accuracies that fit into `width` columns."""
-    names = [name for name in NAMES if any(name in row.mean for row in rows)]
+    """Return a table for the terminal: mean ± std of the accuracies that fit.
+
+    Args:
+        width: columns of the terminal.
+    """
+    widths = {}
+    for name in _accuracy_names(rows):
+        longest = max(len(cell(row, name)) for row in rows)
+        widths[name] = max(len(name), longest) + 3
     room = width - max((len(row.method) for row in rows), default=0) - 14
-    taken = [max(len(name), *(len(cell(row, name)) for row in rows)) + 3 for name in names]
-    for dispensable in ("train-weighted", "plain", "worst-group"):
-        if sum(taken) > room and dispensable in names and len(names) > 1:
-            del taken[names.index(dispensable)]
-            names.remove(dispensable)
+    for name in DISPENSABLE:
+        if sum(widths.values()) > room and len(widths) > 1:
+            widths.pop(name, None)
     shown = Table(title=title)
     shown.add_column("method", no_wrap=True)
-    for name in (*names, "seeds"):
+    for name in (*widths, "seeds"):
         shown.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         seeds = f"{row.seeds} of {row.seeds + row.failures}" if row.failures else f"{row.seeds}"
-        shown.add_row(row.method, *(cell(row, name) for name in names), seeds)
+        shown.add_row(row.method, *(cell(row, name) for name in widths), seeds)
     return shown
 
 
+def _accuracy_names(rows: Sequence[Summary]) -> list[str]:
+    return [name for name in NAMES if any(name in row.mean for row in rows)]
+
+
 def cell(row: Summary, name: str) -> str:
+    """Return the accuracy of this name as "91.2 ± 0.4", or "–" if there is none.
+
+    Args:
+        name: of the accuracy, such as "cell-mean".
+    """
     return spread(row.mean[name], row.std[name]) if name in row.mean else "–"
 
 
 def spread(mean: float, std: float | None) -> str:
-    return f"{mean:.1f}" + (f" ± {std:.1f}" if std is not None else "")
+    """Return "91.2 ± 0.4", or "91.2" without a deviation."""
+    return f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
 
 
 def markdown(rows: Sequence[Summary], outcomes: Sequence[Outcome] = ()) -> str:
-    """The same table for a file, and what is not in it."""
-    names = [name for name in NAMES if any(name in row.mean for row in rows)]
+    """Return the table as Markdown, with a list of the runs that have no result, and why.
+
+    Args:
+        outcomes: of all runs; without them there is no such list.
+    """
+    names = _accuracy_names(rows)
     lines = [
         f"| method | {' | '.join(names)} | seeds | seconds |",
         f"|---|{'---|' * len(names)}---|---|",
-        *(
-            f"| {row.method} | {' | '.join(cell(row, name) for name in names)} | {row.seeds} | {row.seconds:.0f} |"
-            for row in rows
-        ),
     ]
-    missing = [
-        f"- {o.method}{'' if o.refused else f', seed {o.seed}'}: {o.failure}"
-        for o in outcomes
-        if o.failure
-    ]
-    return "\n".join([*lines, *(["", "Not in the table:", "", *missing] if missing else [])]) + "\n"
+    for row in rows:
+        accuracies = " | ".join(cell(row, name) for name in names)
+        lines.append(f"| {row.method} | {accuracies} | {row.seeds} | {row.seconds:.0f} |")
+    failed = [outcome for outcome in outcomes if outcome.failure]
+    if failed:
+        lines += ["", "Not in the table:", ""]
+    for outcome in failed:
+        seed = "" if outcome.refused else f", seed {outcome.seed}"
+        lines.append(f"- {outcome.method}{seed}: {outcome.failure}")
+    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The demonstration: the problem, the cure, and a page about both."""
+"""The demonstration: two methods on digits with a shortcut, and a page about them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,10 +12,10 @@ from fairmargin.sweep.compare import compare, summaries, table
 DATASET = "biased-mnist-mini"
 METHODS = ("ce", "eps-supinfonce+fairkl")
 STORY = (
-    "In the training images the background colour gives the digit away: 95 of 100 sevens, say, stand on the same colour. "
-    "In the test images every colour is equally likely. Both methods see the same images, the same number of times, with "
-    "the same network; the second is also told the colour of each training image, and is made to keep it out of its "
-    "representation."
+    "In the training images the background colour gives the digit away: 95 of 100 sevens, say, "
+    "stand on the same colour. In the test images every colour is equally likely. Both methods see "
+    "the same images, the same number of times, with the same network; the second is also told the "
+    "colour of each training image, and is made to keep it out of its representation."
 )
 
 
@@ -26,13 +26,24 @@ def show(
     say: Callable[[str], None],
     command: Sequence[str] = ("fairmargin", "demo"),
 ) -> Path:
-    """Train both methods with the dataset's preset, print their table and write the page."""
+    """Train both methods with the dataset's preset, print their table and write the page.
+
+    Args:
+        out: the folder of runs and page.
+        seed: of data, weights and batches.
+        say: gets a line for each run.
+        command: recorded in the run folders.
+
+    Returns:
+        The path of the page.
+    """
     configs = [
         configuration.load(None, dataset=DATASET, method=method, seed=seed) for method in METHODS
     ]
+    rho = configs[0].data.options.get("rho", 0.95)
     say(
-        f"{DATASET}, ρ = {configs[0].data.options.get('rho', 0.95)}: the colour gives the digit away in training "
-        "and says nothing in the test set. About a minute for each method."
+        f"{DATASET}, ρ = {rho}: the colour gives the digit away in training and says nothing in "
+        "the test set. About a minute for each method."
     )
     outcomes = compare(configs, out / "runs", command=command, say=say)
     rows = summaries(outcomes)

@@ -1,4 +1,4 @@
-"""This machine as the place where runs run: one after another in this process, or several processes at a time."""
+"""Run tasks on this machine: one after another in this process, or in several processes."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,10 +10,12 @@ from fairmargin.sweep.base import Result, Task, refuse_torchrun
 
 @dataclass(frozen=True)
 class Local:
-    """This machine. One job: in this process. More: so many processes, each with its share of the threads.
+    """This machine.
 
     Args:
-        retries: of a task whose process is killed.
+        jobs: how many tasks run at a time. One runs in this process; more run in processes of
+            their own, each with its share of the threads.
+        retries: how often a task whose process is killed begins again.
     """
 
     jobs: int = 1
@@ -22,23 +24,27 @@ class Local:
     def __post_init__(self) -> None:
         if self.jobs < 1 or self.retries < 0:
             raise ValueError(
-                f"jobs must be at least 1 and retries at least 0; got {self.jobs} and {self.retries}"
+                "jobs must be at least 1 and retries at least 0; "
+                f"got {self.jobs} and {self.retries}"
             )
 
     @property
     def alone(self) -> bool:
+        """True for one job."""
         return self.jobs == 1
 
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task]
     ) -> Iterator[tuple[int, Result | Exception]]:
+        """See `Engine.map`."""
         if not self.alone:
             refuse_torchrun()
             yield from workers.map_tasks(function, tasks, self.jobs, self.retries)
             return
         with stop_requests() as stop:
             for index, task in enumerate(tasks):
-                if stop:  # while the one before was being evaluated
+                if stop:
+                    # Requested while the run before was being evaluated.
                     raise Interrupted(workers.STOPPED, stop.number)
                 found: Result | Exception
                 try:
@@ -50,4 +56,5 @@ class Local:
                 yield index, found
 
 
+# One task after another in this process.
 HERE = Local()

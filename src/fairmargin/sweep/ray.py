@@ -1,4 +1,4 @@
-"""The workers of a Ray cluster as the place where runs run."""
+"""Run tasks on the workers of a Ray cluster."""
 
 import importlib
 import logging
@@ -20,20 +20,22 @@ from fairmargin.runtime.signals import Interrupted, stop_requests
 from fairmargin.sweep import workers
 from fairmargin.sweep.base import Result, Task, refuse_torchrun
 
-LEASE = (
-    120.0  # seconds for which a network file system may hold the locks of a machine that is gone
-)
+# Seconds for which a network file system may keep the locks of a machine that is gone.
+LEASE = 120.0
 
 
 @dataclass(frozen=True)
 class Ray:
-    """A cluster: the one at `address` (or in $RAY_ADDRESS), one this process is connected to, or else a new one on this
-    machine, which ends with the tasks.
+    """A Ray cluster.
+
+    If this process is already connected to a cluster, that one is used.
 
     Args:
-        cpus: that each task declares; as many threads as it uses.
-        gpus: likewise, and a task sees no others. 0.5: two tasks share one.
-        retries: of a task whose worker or machine is lost.
+        address: of the cluster; $RAY_ADDRESS by default. Without both, a cluster is started on this
+            machine and ended after the tasks.
+        cpus: CPUs that each task declares, and threads that it uses.
+        gpus: GPUs that each task declares; it sees no others. With 0.5, two tasks share one.
+        retries: how often a task whose worker or machine is lost begins again.
     """
 
     address: str | None = None
@@ -44,44 +46,39 @@ class Ray:
     def __post_init__(self) -> None:
         if self.cpus < 1 or self.gpus < 0 or self.retries < 0:
             raise ValueError(
-                f"cpus must be at least 1, gpus and retries at least 0; got {self.cpus}, {self.gpus} and {self.retries}"
+                "cpus must be at least 1, gpus and retries at least 0; "
+                f"got {self.cpus}, {self.gpus} and {self.retries}"
             )
 
     @property
     def alone(self) -> bool:
+        """False: tasks are sent to workers."""
         return False
 
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task]
     ) -> Iterator[tuple[int, Result | Exception]]:
+        """See `Engine.map`."""
         refuse_torchrun()
         ray = import_ray()
-        with (
-            self._cluster(ray),
-            stop_requests() as stop,
-        ):  # in this order: Ray has a handler of its own for SIGTERM
-            begin = ray.remote(
-                num_cpus=self.cpus,
-                num_gpus=self.gpus,
-                max_retries=self.retries,
-                retry_exceptions=[
-                    Interrupted
-                ],  # a machine that is taken away asks its workers to stop
-                runtime_env={"env_vars": _variables()},
-            )(_serve).options(name="run")
+        # In this order, because Ray installs a handler of its own for SIGTERM.
+        with self._cluster(ray), stop_requests() as stop:
+            start = self._remote_function(ray)
             here = Path.cwd()
-            pending = {
-                begin.remote(function, task, here, self.cpus, self.gpus): i
-                for i, task in enumerate(tasks)
-            }
+            pending = {}
+            for index, task in enumerate(tasks):
+                pending[start.remote(function, task, here, self.cpus, self.gpus)] = index
             told = unfinished = False
             while pending:
                 if stop and not told:
                     told = True
                     for reference in pending:
-                        ray.cancel(reference)  # as Ctrl-C: the run saves and stops
-                for reference in ray.wait(list(pending), timeout=workers.POLL)[0]:
-                    index, found = pending.pop(reference), _fetched(ray, reference)
+                        # As Ctrl-C does: the run saves and stops.
+                        ray.cancel(reference)
+                ready, _ = ray.wait(list(pending), timeout=workers.POLL)
+                for reference in ready:
+                    index = pending.pop(reference)
+                    found = _fetched(ray, reference)
                     if stop and isinstance(found, ChildProcessError):
                         unfinished = True
                     else:
@@ -89,9 +86,20 @@ class Ray:
             if unfinished:
                 raise Interrupted(workers.STOPPED, stop.number)
 
+    def _remote_function(self, ray: Any) -> Any:
+        options = ray.remote(
+            num_cpus=self.cpus,
+            num_gpus=self.gpus,
+            max_retries=self.retries,
+            # A machine that is taken away asks its workers to stop.
+            retry_exceptions=[Interrupted],
+            runtime_env={"env_vars": _variables()},
+        )
+        return options(_serve).options(name="run")
+
     @contextmanager
     def _cluster(self, ray: Any) -> Iterator[None]:
-        """Leave a connection that was there as it is; end one that was not."""
+        """Connect to the cluster, and disconnect afterwards; use a connection that exists."""
         if ray.is_initialized():
             yield
             return
@@ -99,14 +107,15 @@ class Ray:
         options = {} if address else {"include_dashboard": False}
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            _knock(address or "")
+            _check_reachable(address or "")
             ray.init(address or "local", logging_level=logging.WARNING, **options)
         except OSError as error:
             if not address:
                 raise
             raise ValueError(
-                f'there is no Ray cluster at {address} that takes us in ({error}); start one with "ray start --head", set '
-                "RAY_AUTH_MODE=token if it asks for a token, or leave --address out to use this machine"
+                f"there is no Ray cluster at {address} that accepts this connection ({error}); "
+                'start one with "ray start --head", set RAY_AUTH_MODE=token if it asks for a '
+                "token, or leave --address out to use this machine"
             ) from error
         try:
             if not address:
@@ -118,18 +127,21 @@ class Ray:
                 signal.signal(signal.SIGTERM, handler)
 
     def _check_resources(self, there: dict[str, float]) -> None:
-        """Ray would wait for more machines, and there will be none."""
+        """Raise ValueError if a run needs more than this machine has: Ray would wait forever."""
         cpus, gpus = there.get("CPU", 0), there.get("GPU", 0)
         if self.cpus > cpus or self.gpus > gpus:
             raise ValueError(
-                f"each run declares {self.cpus} CPUs and {self.gpus:g} GPUs, and this machine has {cpus:g} and {gpus:g}; "
-                "lower --cpus or --gpus, or give the --address of a cluster"
+                f"each run declares {self.cpus} CPUs and {self.gpus:g} GPUs, and this machine has "
+                f"{cpus:g} and {gpus:g}; lower --cpus or --gpus, or give the --address of a cluster"
             )
 
 
 def import_ray() -> Any:
-    # Lines of different runs differ in their numbers alone, which Ray would count as repetitions. And runs are private.
+    """Return the module `ray`, or raise ValueError that says how to install it."""
+    # Lines of different runs often differ in their numbers alone, and Ray would drop them as
+    # repetitions.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    # Runs are private.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         return importlib.import_module("ray")
@@ -139,26 +151,27 @@ def import_ray() -> Any:
         ) from error
 
 
-def _knock(address: str) -> None:
-    """Ray itself would try for many minutes to reach a machine where nobody answers."""
+def _check_reachable(address: str) -> None:
+    """Raise OSError if nothing answers at HOST:PORT. Ray itself would try for many minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
-    if port.isdecimal():  # unlike "auto"
+    # Addresses such as "auto" have no port.
+    if port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _variables() -> dict[str, str]:
-    """Of the environment, what a worker on another machine has to know."""
-    return (
-        {VARIABLE: str(Path(root).expanduser().absolute())}
-        if (root := os.environ.get(VARIABLE))
-        else {}
-    )
+    """The environment variables that a worker on another machine needs."""
+    root = os.environ.get(VARIABLE)
+    if not root:
+        return {}
+    return {VARIABLE: str(Path(root).expanduser().absolute())}
 
 
 def _serve(function: Callable[[Any], Any], task: Any, here: Path, cpus: int, gpus: float) -> Any:
-    """One task in a worker of Ray."""
+    """Run one task in a worker of Ray."""
     if here.is_dir():
-        os.chdir(here)  # so that relative paths mean what they mean to whoever gave them
+        # So that relative paths mean the same as in the process that gave them.
+        os.chdir(here)
     if gpus == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     progress.share_the_terminal()
@@ -171,14 +184,14 @@ def _serve(function: Callable[[Any], Any], task: Any, here: Path, cpus: int, gpu
                 raise found
             if not isinstance(found, Locked) or stop or time.monotonic() > deadline:
                 return found
-            time.sleep(1)  # a retry may come before the lock of the lost worker is gone
+            # A retry may come before the lock of the lost worker is gone.
+            time.sleep(1)
 
 
 def _fetched(ray: Any, reference: Any) -> Any:
     try:
         return ray.get(reference)
     except (Interrupted, ray.exceptions.RayError) as error:
-        why = str(error).strip().splitlines()
-        return ChildProcessError(
-            f"a worker of Ray was lost ({why[-1] if why else type(error).__name__}); {workers.LOST}"
-        )
+        message = str(error).strip() or type(error).__name__
+        why = message.splitlines()[-1]
+        return ChildProcessError(f"a worker of Ray was lost ({why}); {workers.LOST}")

@@ -1,6 +1,7 @@
-"""Processes of this machine that do tasks, some at a time. One that is killed is replaced, and its task begins again.
+"""Processes of this machine that run tasks, several at a time.
 
-The standard library's pool cannot do this: when one of its processes dies it gives up the tasks of all.
+A process that is killed is replaced, and its task begins again. The standard library's pool cannot
+do this: when one of its processes dies, it gives up the tasks of all.
 """
 
 import multiprocessing
@@ -24,16 +25,23 @@ from fairmargin.runs import progress
 from fairmargin.runtime import threads
 from fairmargin.runtime.signals import Interrupted, stop_requests
 
-POLL = 0.2  # seconds until a request to stop is heard
-READY = object()  # a worker's first message
+# Seconds until a request to stop is noticed.
+POLL = 0.2
+# Stands for a worker's first message.
+READY = object()
 STOPPED = "stopped; what was under way is saved, and the same command goes on from there"
 LOST = "what is done is kept, and the same command goes on from there"
 
-Item = tuple[int, bytes]  # the number of a task, and how it is sent
+# The number of a task, and the task with its function as bytes.
+Item = tuple[int, bytes]
 
 
 class Ended(ChildProcessError):
-    """A worker is no more. Killed: by a signal, such as the kernel's when memory runs out."""
+    """A worker has ended.
+
+    Args:
+        killed: by a signal, such as the kernel's when memory runs out; else it exited by itself.
+    """
 
     def __init__(self, message: str, killed: bool) -> None:
         super().__init__(message)
@@ -43,31 +51,43 @@ class Ended(ChildProcessError):
 def map_tasks(
     function: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, retries: int
 ) -> Iterator[tuple[int, Any]]:
-    """(number of a task, its result or its exception), as they finish; a task is taken when there is a worker for it.
+    """Yield (number of a task, its result or its exception) as tasks finish.
 
-    After Ctrl-C or SIGTERM all workers save and end, then `Interrupted` is raised. A second Ctrl-C does not wait for them.
+    A task is taken when there is a worker for it. After Ctrl-C or SIGTERM all workers save and end,
+    and then `Interrupted` is raised. A second Ctrl-C does not wait for them.
+
+    Args:
+        jobs: how many workers there are.
+        retries: how often a task whose worker is killed begins again.
     """
     new = ((number, _packed(function, task)) for number, task in enumerate(tasks))
-    again: list[Item] = []  # begun and not finished
+    # Begun and not finished.
+    again: list[Item] = []
     attempts: Counter[int] = Counter()
     crew: list[_Worker] = []
     told = False
     with stop_requests() as stop:
-        following = lambda: None if stop else again.pop() if again else next(new, None)
+
+        def next_item() -> Item | None:
+            if stop:
+                return None
+            return again.pop() if again else next(new, None)
+
         try:
             while True:
-                while len(crew) < jobs and (item := following()) is not None:
-                    crew.append(_Worker.hire(item, max(1, torch.get_num_threads() // jobs)))
+                while len(crew) < jobs and (item := next_item()) is not None:
+                    crew.append(_Worker.start(item, max(1, torch.get_num_threads() // jobs)))
                 if not crew:
                     break
                 if stop and not told:
                     told = True
                     for worker in crew:
                         worker.process.terminate()
-                for worker in _speaking(crew):
-                    number, found = worker.item[0], worker.hear()
+                for worker in _with_news(crew):
+                    number = worker.item[0]
+                    found = worker.receive()
                     if found is READY and not stop:
-                        worker.give(worker.item)
+                        worker.send(worker.item)
                     elif found is READY or (stop and isinstance(found, Ended | Interrupted)):
                         worker.dismiss(crew)
                         again.append(worker.item)
@@ -78,13 +98,12 @@ def map_tasks(
                             print(f"{found}; its task begins again", file=sys.stderr, flush=True)
                             again.append(worker.item)
                         else:
-                            yield (
-                                number,
-                                ChildProcessError(f"{found} (attempt {attempts[number]}); {LOST}"),
-                            )
+                            message = f"{found} (attempt {attempts[number]}); {LOST}"
+                            yield number, ChildProcessError(message)
                     else:
-                        if (item := following()) is not None:
-                            worker.give(item)
+                        item = next_item()
+                        if item is not None:
+                            worker.send(item)
                         else:
                             worker.dismiss(crew)
                         yield number, found
@@ -97,43 +116,54 @@ def map_tasks(
 
 
 def _is_retried(found: Ended | Interrupted) -> bool:
-    """Whoever ends by itself would do so again. (Interrupted: by somebody else, who wanted the memory or the machine.)"""
+    """Whether another attempt may succeed.
+
+    A worker that exits by itself would do so again. One that was killed or asked to stop had to
+    make room for something else.
+    """
     return isinstance(found, Interrupted) or found.killed
 
 
 @dataclass
 class _Worker:
     process: SpawnProcess
-    pipe: Any  # connection.Connection, of other types on other systems
+    # A connection.Connection, or another type on other systems.
+    pipe: Any
     item: Item
     ready: bool = False
 
     @staticmethod
-    def hire(item: Item, threads_each: int) -> "_Worker":
-        """Spawned, not forked: a copy of a process with threads of its own may hang."""
+    def start(item: Item, threads_each: int) -> "_Worker":
+        """Start a process for this item. It gets the item when it says that it is ready.
+
+        It is spawned, not forked: a copy of a process that has threads may hang.
+        """
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, threads_each))
-        with _ctrl_c_is_ours():
+        with _ctrl_c_blocked():
             process.start()
-        theirs.close()  # with the worker's end closed too, it is known to be dead
+        # When the worker's own copy of its end is closed too, the worker is known to be dead.
+        theirs.close()
         return _Worker(process, ours, item)
 
-    def give(self, item: Item) -> None:
+    def send(self, item: Item) -> None:
+        """Give the worker a task."""
         self.item = item
-        with suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # it has died, which is going to be heard
+        # If it has died, `receive` will notice.
+        with suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send_bytes(item[1])
 
-    def hear(self) -> Any:
-        """`READY`, what came of its task, or how it ended."""
+    def receive(self) -> Any:
+        """Return `READY`, the result or exception of its task, or how the worker ended."""
         try:
             found = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             return self._end()
-        first, self.ready = not self.ready, True
-        return READY if first else found
+        if not self.ready:
+            self.ready = True
+            return READY
+        return found
 
     def _end(self) -> Ended:
         self.process.join()
@@ -147,11 +177,12 @@ class _Worker:
                 killed=False,
             )
         raise ChildProcessError(
-            f"a worker ended before it began (exit code {code}), and said why above. Is this called by a script? What starts "
-            'processes belongs under: if __name__ == "__main__":'
+            f"a worker ended before it began (exit code {code}) and printed why above. If a script "
+            'calls this, the call must stand under: if __name__ == "__main__":'
         )
 
     def dismiss(self, crew: list["_Worker"]) -> None:
+        """Remove the worker from the crew and wait until its process has ended."""
         crew.remove(self)
         self.pipe.close()
         self.process.join()
@@ -160,22 +191,26 @@ class _Worker:
 def _packed(function: Callable[[Any], Any], task: Any) -> bytes:
     try:
         return pickle.dumps((function, task))
-    except Exception as error:  # AttributeError, TypeError, PicklingError, …
+    # AttributeError, TypeError, PicklingError, …
+    except Exception as error:
         raise TypeError(
-            f"this task cannot be sent to another process ({error}); give functions and classes of a module, not lambdas or "
-            "local ones, or do it in this process: jobs=1"
+            f"this task cannot be sent to another process ({error}); give functions and classes "
+            "of a module, not lambdas or local ones, or run it in this process: jobs=1"
         ) from error
 
 
-def _speaking(crew: list[_Worker]) -> list[_Worker]:
-    """Those with something to hear, after a moment at the latest."""
+def _with_news(crew: list[_Worker]) -> list[_Worker]:
+    """Wait for a moment, and return the workers that sent something or ended."""
     pipes = connection.wait([worker.pipe for worker in crew], POLL)
     return [worker for worker in crew if worker.pipe in pipes]
 
 
 @contextmanager
-def _ctrl_c_is_ours() -> Iterator[None]:
-    """What is started in here does not hear the terminal's Ctrl-C, which goes to all processes: we pass it on, once."""
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Processes started in here ignore the terminal's Ctrl-C, which goes to all processes.
+
+    The main process asks its workers to stop instead, once.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -187,7 +222,7 @@ def _ctrl_c_is_ours() -> Iterator[None]:
 
 
 def _serve(pipe: Any, threads_each: int) -> None:
-    """What a worker does: one task after another, until there are no more."""
+    """Run one task after another, in a worker, until there are no more."""
     progress.share_the_terminal()
     threads.use(threads_each)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -199,7 +234,7 @@ def _serve(pipe: Any, threads_each: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Without its parent nobody would hear of the result: save and stop."""
+    """Save and stop when the parent is gone, since nothing would receive the result."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -207,7 +242,12 @@ def _end_with_parent() -> None:
 
 
 def answer(function: Callable[[Any], Any], task: Any) -> Any:
-    """What came of it: the result, or an exception that can leave this process."""
+    """Return function(task), or the exception that it raised, as one that can be pickled.
+
+    Args:
+        function: run in this process.
+        task: its one argument.
+    """
     try:
         return function(task)
     except Exception as error:
@@ -215,8 +255,12 @@ def answer(function: Callable[[Any], Any], task: Any) -> Any:
 
 
 def portable(error: Exception) -> Exception:
-    """Itself if it survives the way to another process, else its nearest kind that does, with the same words."""
-    told = "".join(traceback.format_exception(error))
+    """Return an exception that can be sent to another process, with the traceback as a note.
+
+    It is the error itself if that can be pickled, else its nearest base class with the same
+    message.
+    """
+    trace = "".join(traceback.format_exception(error))
     for kind in type(error).__mro__:
         try:
             sent = error if kind is type(error) else kind(str(error))
@@ -224,5 +268,5 @@ def portable(error: Exception) -> Exception:
         except Exception:
             continue
         break
-    sent.add_note(f"\nin the worker:\n{told}")
+    sent.add_note(f"\nin the worker:\n{trace}")
     return sent

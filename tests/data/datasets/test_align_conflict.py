@@ -24,7 +24,10 @@ def picture(path, shade=0, size=(8, 8)):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three classes: 10 aligned and 2 conflicting images each, 3 × 3 test images, an aligned-only own valid folder."""
+    """Three classes: 10 aligned and 2 conflicting images each, 3 × 3 test images.
+
+    The archive's own valid folder is aligned only.
+    """
     root = tmp_path / "toy"
     for y in range(3):
         for i in range(10):
@@ -164,7 +167,7 @@ def test_labels_beyond_the_classes_are_an_error(folder):
 def test_unknown_choices_are_named(folder):
     with pytest.raises(ValueError, match="did you mean 'conflict'"):
         build(folder, test_subset="conflicting")
-    with pytest.raises(ValueError, match="'from-train', 'own'"):
+    with pytest.raises(ValueError, match="'own', 'from-train'"):
         build(folder, valid="test")
 
 
@@ -199,7 +202,10 @@ def test_geometry_shows_the_expected_part_of_the_image(tmp_path, geometry, size,
 
 
 def test_geometry_follows_the_usual_rounding(tmp_path):
-    """Shorter side to 256, longer one rounded down: 100×75 becomes 341×256, whose centre crop starts at 58 and 16."""
+    """Shorter side to 256, longer one rounded down.
+
+    100×75 becomes 341×256, whose centre crop starts at 58 and 16.
+    """
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (75, 100, 3), dtype=np.uint8))
     image.save(tmp_path / "x.png")
     resized = image.resize((341, 256), Image.Resampling.BILINEAR)

@@ -8,7 +8,10 @@ from fairmargin.data.sources import MissingData
 
 @pytest.fixture
 def root(tmp_path):
-    """The published layout: 10 : 1 training images of each class, a flat aligned-only valid, a flat test of all groups."""
+    """The published layout: 10 : 1 training images of each class.
+
+    The valid folder is flat and aligned only, the test folder flat with all groups.
+    """
 
     def picture(place, name):
         folder = tmp_path / "bffhq" / place

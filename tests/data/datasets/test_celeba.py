@@ -119,7 +119,10 @@ def test_validation_from_training(folder):
 
 
 def test_biascon_thins_women_who_are_not_blond(folder):
-    """Its bias is 0 male, 1 female: the cells are (not blond: 10 men, 5 of 20 women), (blond: 1 man, 9 women)."""
+    """Its bias is 0 male, 1 female.
+
+    The cells are (not blond: 10 men, 5 of 20 women), (blond: 1 man, 9 women).
+    """
     data = celeba.build_biascon(folder, keep=5, valid_fraction=0)
     assert data.info.bias_names == ("male", "female")
     assert data.info.counts.tolist() == [[10, 5], [1, 9]]

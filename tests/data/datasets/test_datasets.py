@@ -97,7 +97,10 @@ def test_show_draws_the_embedded_dataset(tmp_path):
 
 
 def test_own_images_with_broken_rows(tmp_path):
-    """One report of everything that is wrong, exit code 2, nothing written; --skip-bad goes on and says what it skipped."""
+    """One report of everything that is wrong, exit code 2, nothing written.
+
+    --skip-bad continues and says what it skipped.
+    """
     random = np.random.default_rng(0)
     rows = ["path,label,bias,split"]
     for i in range(40):

@@ -10,14 +10,10 @@ import torch
 from PIL import Image
 
 from fairmargin.data import table as table_module
-from fairmargin.data.datasets.folder import (
-    BadManifest,
-    build,
-    natural_order,
-    read_folder,
-    read_manifest,
-)
+from fairmargin.data.datasets.folder import build
+from fairmargin.data.manifest import read_folder, read_manifest
 from fairmargin.data.split import ArraySplit, FileSplit
+from fairmargin.data.table import BadManifest, natural_order
 
 FRACTIONS = {"valid_fraction": 0.2, "test_fraction": 0.2}
 
@@ -230,7 +226,10 @@ def test_no_known_bias_is_no_bias(tmp_path):
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_csv_as_spreadsheets_write_it(tmp_path, delimiter):
-    """With a byte-order mark, with semicolons where the comma is the decimal point, with a blank line in front."""
+    """With a byte-order mark, a blank line in front, and perhaps semicolons.
+
+    Spreadsheets write semicolons where the comma is the decimal point.
+    """
     picture(tmp_path / "a.png")
     lines = [
         "",
@@ -359,7 +358,7 @@ def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
 
 
 def test_parquet_values_become_text(tmp_path, monkeypatch):
-    """Stands in for pyarrow where it is not installed: numbers, missing values and rows that count from 1."""
+    """Numbers, missing values and rows that count from 1, without pyarrow being installed."""
     picture(tmp_path / "a.png")
     columns = {"path": ["a.png", "gone.png"], "label": [3, 3], "bias": [float("nan"), 2.0]}
     contents = SimpleNamespace(

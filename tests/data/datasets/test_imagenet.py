@@ -150,7 +150,7 @@ def test_flat_validation_images_are_recognised(root):
     fill(root / "imagenet", "other", ["ILSVRC2012_val_00000001.JPEG"])
     (root / "imagenet/val").rename(root / "imagenet/unused")
     (root / "imagenet/other").rename(root / "imagenet/val")
-    with pytest.raises(MissingData, match="its images lie flat: sort them into wnid folders"):
+    with pytest.raises(MissingData, match="its images are in no class folders: sort them"):
         imagenet.build_9(root)
 
 
@@ -220,10 +220,10 @@ def test_missing_table(tmp_path):
 
 
 def test_unbiased_accuracy_by_hand():
-    """Cells (class, texture) of sizes 10, 10, 9 and 11. The nine are left out; the others count alike.
+    """Cells (class, texture) of sizes 10, 10, 9 and 11. The 9 are left out.
 
-    First clustering: 10/10 right, 5/10, 0/9, 11/11 → (1 + ½ + 1) / 3. Second: one texture for all, so the classes'
-    accuracies 15/20 and 11/20. Third: as the first.
+    First clustering: 10/10 right, 5/10, 0/9, 11/11 → (1 + ½ + 1) / 3. Second: one texture for all,
+    so the classes' accuracies 15/20 and 11/20. Third: as the first.
     """
     labels = torch.tensor([0] * 20 + [1] * 20)
     first = torch.tensor([0] * 10 + [1] * 10 + [0] * 9 + [1] * 11)

@@ -25,7 +25,10 @@ def test_pictures_are_grey():
 
 
 def test_digits_are_those_of_biased_mnist_mini():
-    """The same ones are tested on, whatever the seed: they are white there where they are not black here."""
+    """The same digits are tested on, whatever the seed.
+
+    They are white there where they are not black here.
+    """
     coloured = build("biased-mnist-mini", rho=1.0).test
     ours = {mask.numpy().tobytes() for mask in DATA.test.pixels[:, 0] > 0}
     theirs = {mask.numpy().tobytes() for mask in (coloured.pixels == 255).all(1)}

@@ -75,7 +75,7 @@ def test_only_training_is_thinned(root):
 
 
 def test_the_share_is_rounded_as_in_the_public_code():
-    """1 − 0.9 is a little below 0.1, so of 100 majority samples the rule keeps 9 others and not 10."""
+    """1 − 0.9 is a little below 0.1, so for 100 majority samples the rule keeps 9 others."""
     labels = torch.tensor([0] * 100 + [1] * 50 + [1] * 31 + [0] * 2)
     bias = torch.tensor([0] * 150 + [1] * 33)
     kept = utkface._skewed(

@@ -1,7 +1,7 @@
 """Image corruptions at five levels (Hendrycks & Dietterich, ICLR 2019) on whole batches.
 
-Every corruption is a pure function of uint8 images [N, H, W, 3], a level and one random stream for each image.
-Parameters are those of CIFAR-10-C for small images and of ImageNet-C for large ones.
+Every corruption is a pure function of uint8 images [N, H, W, 3], a level and one random stream for
+each image. Parameters are those of CIFAR-10-C for small images and of ImageNet-C for large ones.
 """
 
 from collections.abc import Callable
@@ -40,9 +40,8 @@ CORRUPTIONS: dict[str, Corruption] = {
     "spatter": spatter.spatter,
     "original": digital.original,
 }
-CHUNK = (
-    2**18
-)  # pixels at a time: enough to vectorise over, small enough for temporaries to stay near the processor
+# Pixels at a time: enough for fast array operations, few enough for temporaries to stay cached.
+CHUNK = 2**18
 
 
 def corrupt(
@@ -54,16 +53,17 @@ def corrupt(
     index: np.ndarray | None = None,
     frost_dir: Path | str | None = None,
 ) -> np.ndarray:
-    """The images under one corruption, uint8 [N, H, W, 3].
+    """Return the images under one corruption, uint8 [N, H, W, 3].
 
     Args:
         images: uint8 [N, H, W, 3].
         name: one of CORRUPTIONS.
         level: 1 (weakest) to 5.
-        seed: of all randomness, together with `index`.
-        index: [N] who each image is, 0 … N−1 unless told. The draws for an image depend on `seed` and its index only,
-            not on the batch it comes in.
-        frost_dir: folder with the frost photographs of hendrycks/robustness; without it frost is procedural.
+        seed: random seed, together with `index`.
+        index: the number of each image, [N]; 0 … N−1 by default. The draws for an image depend on
+            `seed` and its number only, not on the batch it comes in.
+        frost_dir: folder with the frost photographs of hendrycks/robustness; without it frost is
+            procedural.
     """
     check_choice(name, "corruption", CORRUPTIONS)
     check_level(level)
@@ -71,12 +71,13 @@ def corrupt(
         raise ValueError(
             f"images must be uint8 [N, H, W, 3]; got {images.dtype} {list(images.shape)}"
         )
-    who = np.arange(len(images)) if index is None else np.asarray(index)
-    if who.shape != (len(images),) or (
-        len(who) and not (np.issubdtype(who.dtype, np.integer) and who.min() >= 0)
-    ):
+    numbers = np.arange(len(images)) if index is None else np.asarray(index)
+    is_whole = np.issubdtype(numbers.dtype, np.integer)
+    valid = numbers.size == 0 or (is_whole and numbers.min() >= 0)
+    if numbers.shape != (len(images),) or not valid:
         raise ValueError(
-            f"index must give one integer ≥ 0 for each of the {len(images)} images; got {who.tolist()[:5]} …"
+            f"index must give one integer ≥ 0 for each of the {len(images)} images; "
+            f"got {numbers.tolist()[:5]} …"
         )
     apply = CORRUPTIONS[name]
     if name == "frost" and frost_dir is not None:
@@ -85,11 +86,11 @@ def corrupt(
     step = max(1, CHUNK // max(1, images.shape[1] * images.shape[2]))
     for start in range(0, len(images), step):
         part = slice(start, start + step)
-        out[part] = apply(images[part], level, _streams(seed, who[part]))
+        out[part] = apply(images[part], level, _streams(seed, numbers[part]))
     return out
 
 
 def _streams(seed: int, index: np.ndarray) -> list[np.random.Generator]:
-    return [
-        np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(i,))) for i in index.tolist()
-    ]
+    """One random stream for each image."""
+    seeds = [np.random.SeedSequence(seed, spawn_key=(i,)) for i in index.tolist()]
+    return [np.random.default_rng(own) for own in seeds]

@@ -7,25 +7,28 @@ from PIL import Image
 
 from fairmargin.data.corruptions.pixels import Streams, at_level, to_bytes, to_unit
 
-BRIGHTNESS = {32: (0.05, 0.1, 0.15, 0.2, 0.3), 224: (0.1, 0.2, 0.3, 0.4, 0.5)}  # added to V
-CONTRAST = {
-    32: (0.75, 0.5, 0.4, 0.3, 0.15),
-    224: (0.4, 0.3, 0.2, 0.1, 0.05),
-}  # left of the differences from the mean
-SATURATE = {  # S ← a·S + b; levels 1 and 2 take colour away
+# added to V
+BRIGHTNESS = {32: (0.05, 0.1, 0.15, 0.2, 0.3), 224: (0.1, 0.2, 0.3, 0.4, 0.5)}
+# share of the differences from the mean that is left
+CONTRAST = {32: (0.75, 0.5, 0.4, 0.3, 0.15), 224: (0.4, 0.3, 0.2, 0.1, 0.05)}
+# (a, b) of S ← a·S + b; levels 1 and 2 take colour away
+SATURATE = {
     32: ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
     224: ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
 }
-JPEG = {32: (80, 65, 58, 50, 40), 224: (25, 18, 15, 10, 7)}  # quality
-PIXELATE = {
-    32: (0.95, 0.9, 0.85, 0.75, 0.65),
-    224: (0.6, 0.5, 0.4, 0.3, 0.25),
-}  # left of the resolution
-RED = np.array([0, 1, 1])  # what hue 0, which grey has by convention, loses as S grows
+# quality
+JPEG = {32: (80, 65, 58, 50, 40), 224: (25, 18, 15, 10, 7)}
+# share of the resolution that is left
+PIXELATE = {32: (0.95, 0.9, 0.85, 0.75, 0.65), 224: (0.6, 0.5, 0.4, 0.3, 0.25)}
+# What hue 0, which grey has by convention, loses as S grows.
+RED = np.array([0, 1, 1])
 
 
 def brightness(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
-    """V ← min(V + c, 1) in HSV. Hue and saturation stay exactly when all three channels are scaled alike."""
+    """V ← min(V + c, 1) in HSV
+
+    All three channels are scaled alike, which keeps hue and saturation exactly.
+    """
     c = at_level(BRIGHTNESS, images, level)
     x = to_unit(images)
     v = x.max(-1, keepdims=True)
@@ -42,7 +45,10 @@ def contrast(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
 
 
 def saturate(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
-    """S ← clip(a·S + b) in HSV. With hue and V = max(r, g, b) kept, a channel's distance from V grows in proportion."""
+    """S ← clip(a·S + b) in HSV
+
+    With hue and V = max(r, g, b) kept, a channel's distance from V grows in proportion.
+    """
     a, b = at_level(SATURATE, images, level)
     x = to_unit(images)
     v = x.max(-1, keepdims=True)
@@ -55,26 +61,23 @@ def saturate(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
 
 
 def jpeg(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
+    """Compress as JPEG and read back."""
     quality = at_level(JPEG, images, level)
     return np.stack([_through_jpeg(image, quality) for image in images])
 
 
 def pixelate(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
-    """Down to a share c of each side and back, both by the mean over boxes."""
+    """Shrink to a share c of each side and enlarge again, both by the mean over boxes."""
     c = at_level(PIXELATE, images, level)
     height, width = images.shape[1:3]
     small, full = (int(width * c), int(height * c)), (width, height)
     box = Image.Resampling.BOX
-    return np.stack(
-        [
-            np.asarray(Image.fromarray(image).resize(small, box).resize(full, box))
-            for image in images
-        ]
-    )
+    pixelated = [Image.fromarray(image).resize(small, box).resize(full, box) for image in images]
+    return np.stack([np.asarray(image) for image in pixelated])
 
 
 def original(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
-    """Nothing: the class without a corruption of its own in some biased sets."""
+    """Change nothing: some biased sets have a class without a corruption of its own."""
     return images.copy()
 
 

@@ -4,19 +4,14 @@ import numpy as np
 
 from fairmargin.data.corruptions.pixels import Streams, at_level, to_bytes, to_unit
 
-GAUSSIAN = {
-    32: (0.04, 0.06, 0.08, 0.09, 0.10),
-    224: (0.08, 0.12, 0.18, 0.26, 0.38),
-}  # standard deviation
-SHOT = {32: (500, 250, 100, 75, 50), 224: (60, 25, 12, 5, 3)}  # photons of a white pixel
-IMPULSE = {
-    32: (0.01, 0.02, 0.03, 0.05, 0.07),
-    224: (0.03, 0.06, 0.09, 0.17, 0.27),
-}  # share of entries hit
-SPECKLE = {
-    32: (0.06, 0.10, 0.12, 0.16, 0.20),
-    224: (0.15, 0.20, 0.35, 0.45, 0.60),
-}  # standard deviation at white
+# standard deviation
+GAUSSIAN = {32: (0.04, 0.06, 0.08, 0.09, 0.10), 224: (0.08, 0.12, 0.18, 0.26, 0.38)}
+# photons of a white pixel
+SHOT = {32: (500, 250, 100, 75, 50), 224: (60, 25, 12, 5, 3)}
+# share of entries hit
+IMPULSE = {32: (0.01, 0.02, 0.03, 0.05, 0.07), 224: (0.03, 0.06, 0.09, 0.17, 0.27)}
+# standard deviation at white
+SPECKLE = {32: (0.06, 0.10, 0.12, 0.16, 0.20), 224: (0.15, 0.20, 0.35, 0.45, 0.60)}
 
 
 def gaussian_noise(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
@@ -28,9 +23,9 @@ def gaussian_noise(images: np.ndarray, level: int, random: Streams) -> np.ndarra
 def shot_noise(images: np.ndarray, level: int, random: Streams) -> np.ndarray:
     """Poisson(c·x) / c"""
     c = at_level(SHOT, images, level)
-    return to_bytes(
-        np.stack([r.poisson(rate) for r, rate in zip(random, c * to_unit(images), strict=True)]) / c
-    )
+    rates = c * to_unit(images)
+    photons = [r.poisson(rate) for r, rate in zip(random, rates, strict=True)]
+    return to_bytes(np.stack(photons) / c)
 
 
 def impulse_noise(images: np.ndarray, level: int, random: Streams) -> np.ndarray:

@@ -6,17 +6,22 @@ from fairmargin.data.corruptions.pixels import Streams
 
 
 def plasma(height: int, width: int, decay: float, random: Streams) -> np.ndarray:
-    """[N, height, width] in [0, 1]: random maps, rougher for a smaller `decay`; cut from a square whose side is a power
-    of two and whose opposite edges meet.
+    """Draw random maps, [N, height, width] in [0, 1], rougher for a smaller `decay`.
 
-    Each midpoint is the mean of its four neighbours + w²·u, u ~ U(−1, 1); w starts at 100 and is divided by `decay` at
-    each halving of the grid.
-    Note: w², not w, is what the code that made the published sets amounts to: it scales a U(−w, w) by w once more.
+    They are cut from a square whose side is a power of two and whose opposite edges meet. Each
+    midpoint is the mean of its four neighbours + w²·u, u ~ U(−1, 1); w starts at 100 and is divided
+    by `decay` at each halving of the grid.
+
+    Note: w², not w, is what the code that made the published sets amounts to: it scales a U(−w, w)
+    by w once more.
+
+    Args:
+        decay: roughness; 2 halves w at each halving of the grid.
+        random: one stream for each of the N maps.
     """
     size = 2 ** int(np.ceil(np.log2(max(height, width, 2))))
-    u = np.stack(
-        [r.uniform(-1, 1, (size, size)) for r in random]
-    )  # entry (i, j) is used when pixel (i, j) is set
+    # Entry (i, j) is used when pixel (i, j) is set.
+    u = np.stack([r.uniform(-1, 1, (size, size)) for r in random])
     a = np.zeros_like(u)
     w, step = 100.0, size
     while step >= 2:

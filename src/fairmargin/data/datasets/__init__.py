@@ -28,7 +28,7 @@ from fairmargin.data.datasets import (
     utkface,
     waterbirds,
 )
-from fairmargin.data.options import nearest_option
+from fairmargin.data.options import check_options
 from fairmargin.data.split import Data
 
 DATASETS: dict[str, Callable[..., Data]] = {
@@ -53,24 +53,42 @@ DATASETS: dict[str, Callable[..., Data]] = {
     "utkface": utkface.build,
     "dsprites": dsprites.build,
     "planted": planted.build,
-    "folder": folder.build,  # its root is the manifest or the image folder itself
+    # Its root is the manifest or the image folder itself.
+    "folder": folder.build,
 }
+# Datasets that read nothing from the data root.
 WITHOUT_FILES = ("mnist-mini", "biased-mnist-mini", "planted")
 
 
 def is_own(name: str) -> bool:
-    """Whether this is the path of somebody's manifest or image folder, and not the name of a dataset."""
-    if name in DATASETS or not (Path(name).exists() or Path(name).suffix or "/" in name):
+    """Tell whether this is the path of a manifest or image folder, not the name of a dataset.
+
+    Something that looks like a path and does not exist is an error.
+
+    Args:
+        name: what the user named as a dataset.
+    """
+    path = Path(name)
+    if name in DATASETS:
         return False
-    if not Path(name).exists():
-        raise ValueError(
-            f"there is no file or folder {name}; check the path, or name one of {', '.join(DATASETS)}"
-        )
-    return True
+    if path.exists():
+        return True
+    if not path.suffix and "/" not in name:
+        return False
+    raise ValueError(
+        f"there is no file or folder {name}; check the path, or name one of {', '.join(DATASETS)}"
+    )
 
 
 def build(name: str, root: Path | None = None, **options: Any) -> Data:
-    """The dataset `name` from the data root (argument, $FAIRMARGIN_DATA, or the user's cache)."""
+    """Build a dataset.
+
+    Args:
+        name: one of DATASETS.
+        root: the folder of all raw data; $FAIRMARGIN_DATA or the user's cache if None. For the
+            dataset "folder", the manifest or image folder itself.
+        options: keywords of the dataset's builder.
+    """
     check_choice(name, "dataset", DATASETS)
     if name == "folder":
         if root is None:
@@ -80,13 +98,11 @@ def build(name: str, root: Path | None = None, **options: Any) -> Data:
         where = Path(root)
     else:
         where = sources.data_root(root)
-    nearest_option(DATASETS[name], name, options)
+    check_options(DATASETS[name], name, options)
     built = DATASETS[name](where, **options)
-    places = (
-        []
-        if name in WITHOUT_FILES
-        else [where, *(value for value in options.values() if isinstance(value, Path))]
-    )
+    if name in WITHOUT_FILES:
+        return built
+    places = [where, *(value for value in options.values() if isinstance(value, Path))]
     if any(map(sources.is_synthetic, places)):
         notes = {**built.info.notes, "stand-in": "generated stand-in data: accuracies mean nothing"}
         built = replace(built, info=replace(built.info, notes=notes))

@@ -1,12 +1,16 @@
-"""bFFHQ (Lee et al., NeurIPS 2021): young and old faces, nearly all young ones women and nearly all old ones men."""
+"""bFFHQ (Lee et al., NeurIPS 2021): young and old faces.
+
+Nearly all young ones are women and nearly all old ones are men.
+"""
 
 from pathlib import Path
 
 from fairmargin.data.datasets import align_conflict
-from fairmargin.data.split import Data
+from fairmargin.data.split import Data, ValidFrom
 from fairmargin.data.views import CIFAR10, crop_flip, plain
 
-AGES = ("young", "old")  # 10–29, 40–59
+# 10 to 29 years, 40 to 59 years.
+AGES = ("young", "old")
 GENDERS = ("female", "male")
 SIZE = 224
 
@@ -15,18 +19,21 @@ def build(
     root: Path,
     *,
     ratio: float = 0.5,
-    test_subset: str = "conflict",
-    valid: str = "from-train",
+    test_subset: align_conflict.TestSubset = "conflict",
+    valid: ValidFrom = "from-train",
     valid_fraction: float = 0.1,
     seed: int = 0,
 ) -> Data:
-    """The archive under `<root>/bffhq`; images are stretched from 128×128 to 224×224.
+    """Build the archive under `<root>/bffhq`; images are stretched from 128×128 to 224×224.
 
     Args:
-        ratio: per cent of conflicting training samples: 0.5 in the paper's archive; a later release adds 1, 2 and 5.
+        ratio: per cent of conflicting training samples: 0.5 in the paper's archive; a later release
+            adds 1, 2 and 5.
         test_subset: "conflict" (the paper: old women and young men only) or "all" four groups.
-        valid: "from-train", or "own" for the archive's folder. Its known copies hold aligned samples only, so choosing
-            by it favours the biased model; hence the default.
+        valid: "from-train", or "own" for the archive's folder. Its known copies hold aligned
+            samples only, so choosing by it favours the biased model; hence the default.
+        valid_fraction: share of every (age, gender) cell of the training samples to hold out.
+        seed: of the validation split.
     """
     return align_conflict.build(
         root / "bffhq",
@@ -35,7 +42,8 @@ def build(
         AGES,
         GENDERS,
         SIZE,
-        crop_flip(SIZE, 4, *CIFAR10),  # the statistics of CIFAR-10, as in the public codes
+        # The statistics of CIFAR-10, as in the public codes.
+        crop_flip(SIZE, 4, *CIFAR10),
         plain(*CIFAR10),
         test_subset=test_subset,
         valid=valid,

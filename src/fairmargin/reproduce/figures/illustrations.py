@@ -1,4 +1,7 @@
-"""Figures 1, 3 and 4: nothing in them is measured. Positions are chosen so that what the paper says about them is true."""
+"""Figures 1 and 3: samples around an anchor. Nothing in them is measured.
+
+Positions are chosen so that what the paper says about them is true.
+"""
 
 import math
 import statistics
@@ -10,44 +13,56 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Annulus, Circle
-from scipy.stats import norm
 
-from fairmargin.reproduce.figures.picture import (
-    FAINT,
-    INK,
-    Drawn,
-    open_frame,
-    page,
-    save,
+from fairmargin.reproduce.figures.picture import FAINT, INK, Drawn, page, save
+from fairmargin.reproduce.figures.symbols import (
+    ALIGNED,
+    ANCHOR,
+    CONFLICTING,
+    DARK,
+    dot,
+    legend,
+    ring,
+    sign,
+    star,
 )
-from fairmargin.reproduce.figures.toy import ALIGNED, ANCHOR, CONFLICTING, Toy, toy
 
-DARK = {ALIGNED: "#1d4a80", CONFLICTING: "#a1540e"}
 HALO = {ALIGNED: "#dbe7f5", CONFLICTING: "#fbe6d2"}
 DOTTED = (0, (1, 1.6))
+DASHED = (0, (4, 3))
 RING = "#e9ebee"
-APART = 0.36  # at least, so that no point covers another
-NO_MARGIN = 0.1  # too thin a ring to be drawn
+# The least distance between two points, so that none covers another.
+APART = 0.36
+# A thinner ring than this is not drawn.
+NO_MARGIN = 0.1
+CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """A sample around the anchor, which stands at the origin. Positive: of its class; aligned: with its bias."""
+    """A sample around the anchor, which stands at the origin.
 
-    angle: float  # degrees
+    Args:
+        angle: in degrees.
+        positive: True if it is of the anchor's class.
+        aligned: True if it has the anchor's bias.
+    """
+
+    angle: float
     distance: float
     positive: bool
     aligned: bool
 
     @property
     def place(self) -> tuple[float, float]:
+        """Its coordinates."""
         return _at(self.angle, self.distance)
 
     @property
     def colour(self) -> str:
+        """The colour of its bias."""
         return ALIGNED if self.aligned else CONFLICTING
 
 
@@ -57,31 +72,29 @@ def _at(angle: float, distance: float) -> tuple[float, float]:
 
 
 def figure_1(folder: Path) -> Drawn:
-    """What the margin is (a), and two biases without (b) and with it (c)."""
+    """Draw what the margin is (a), and samples of two biases without (b) and with it (c)."""
     panels = {"a": _definition(), "b": _biased_clusters(), "c": _separated()}
     titles = {"a": "the margin ε", "b": "without a margin", "c": "with a margin ε"}
     with page(2.75) as figure:
         axes = dict(zip(panels, figure.subplots(1, 3), strict=True))
         for name, points in panels.items():
-            _ring(axes[name], points)
-            _samples(axes[name], points, plain=name == "a")
-            axes[name].set(
-                aspect="equal", xlim=(-2.8, 2.8), ylim=(-2.6, 2.6), title=f"({name}) {titles[name]}"
-            )
-            axes[name].set_axis_off()
-        _arrows(axes["a"], panels["a"])
-        _halos(axes["b"], panels["b"])
+            ax = axes[name]
+            _draw_ring(ax, points)
+            _draw_samples(ax, points, plain=name == "a")
+            ax.set(aspect="equal", xlim=(-2.8, 2.8), ylim=(-2.6, 2.6))
+            ax.set_title(f"({name}) {titles[name]}")
+            ax.set_axis_off()
+        _draw_arrows(axes["a"], panels["a"])
+        _draw_halos(axes["b"], panels["b"])
         for place, colour in (((1.75, -2.05), ALIGNED), ((-1.75, -2.05), CONFLICTING)):
             axes["b"].text(*place, "biased cluster", color=DARK[colour], ha="center", fontsize=7.5)
-        axes["c"].text(*_at(90, 1.45), r"$\epsilon$", ha="center", va="center", fontsize=10)
-        _key(figure)
-        return save(
-            figure, folder, "figure1", {name: _facts(points) for name, points in panels.items()}
-        )
+        axes["c"].text(*_at(90, 1.45), r"$\epsilon$", fontsize=10, **CENTRED)
+        _draw_legend(figure)
+        return save(figure, folder, "figure1", _facts_by_panel(panels))
 
 
 def figure_3(folder: Path) -> Drawn:
-    """Equal mean distances (a), with a margin too (b), and equal deviations too (c)."""
+    """Draw equal mean distances (a), with a margin too (b), and with equal deviations too (c)."""
     mixed = _positives(aligned=(2, 2, 2, 2), conflicting=(1, 3, 1, 3))
     even = _positives(aligned=(2, 2, 2, 2), conflicting=(2, 2, 2, 2))
     panels = {
@@ -96,98 +109,42 @@ def figure_3(folder: Path) -> Drawn:
     }
     with page(3.35) as figure:
         for ax, (name, points) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-            _ring(ax, points)
+            _draw_ring(ax, points)
+            _draw_distances(ax, points)
+            _draw_samples(ax, points)
             low, high = _reach(points)
-            for d in sorted({p.distance for p in points if p.positive}):
-                if d < low:
-                    ax.add_patch(
-                        Circle(
-                            (0, 0), d, fill=False, edgecolor=FAINT, linewidth=0.7, linestyle=DOTTED
-                        )
-                    )
-                ax.text(*_at(254, d - 0.27), f"{d:g}", fontsize=7, ha="center", va="center")
-            _samples(ax, points)
             if high - low > NO_MARGIN:
-                ax.text(
-                    *_at(67.5, (low + high) / 2),
-                    r"$\epsilon$",
-                    ha="center",
-                    va="center",
-                    fontsize=10,
-                )
-            for k, (kind, colour) in enumerate(
-                (("aligned", ALIGNED), ("conflicting", CONFLICTING))
-            ):
-                mean, deviation = _moments(points, kind == "aligned")
-                said = f"{kind}:  μ = {mean:g},  σ = {deviation:g}"
-                ax.text(
-                    0,
-                    -4.75 - 0.7 * k,
-                    said,
-                    color=DARK[colour],
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                )
+                ax.text(*_at(67.5, (low + high) / 2), r"$\epsilon$", fontsize=10, **CENTRED)
+            _write_moments(ax, points)
             ax.set(aspect="equal", xlim=(-4.15, 4.15), ylim=(-5.7, 4.15))
             ax.set_title(f"({name}) {titles[name]}")
             ax.set_axis_off()
-        _key(figure, {"distance": Line2D([], [], color=FAINT, linewidth=0.9, linestyle=DOTTED)})
-        return save(
-            figure, folder, "figure3", {name: _facts(points) for name, points in panels.items()}
-        )
+        distance = Line2D([], [], color=FAINT, linewidth=0.9, linestyle=DOTTED)
+        _draw_legend(figure, {"distance": distance})
+        return save(figure, folder, "figure3", _facts_by_panel(panels))
 
 
-def figure_4(folder: Path) -> Drawn:
-    """Two sets of positives with one mean distance to the anchor, with unlike and with like deviations.
-
-    Note: the paper does not print its values. Here N(2, 0.15²) and N(2, 0.5²), then N(2, 0.3²) twice, a thousand points
-    each, shifted and scaled so that they have these moments exactly.
-    """
-    pair = [
-        toy("equal means, unlike deviations", 0.15, 0.5, n=1000),
-        toy("equal means and deviations", 0.3, 0.3, n=1000),
-    ]
-    with page(5.3) as figure:
-        axes = figure.subplots(2, 2, height_ratios=[1.55, 1], sharey="row")
-        for k, (column, t) in enumerate(zip(axes.T, pair, strict=True)):
-            _around(column[0], t)
-            _densities(column[1], t)
-            column[0].set_title(f"({'ab'[k]}) {t.title}")
-        axes[0, 0].set_ylabel("second coordinate")
-        axes[1, 0].set_ylabel("density")
-        dots = {
-            "bias-aligned positives": _dot(ALIGNED),
-            "bias-conflicting positives": _dot(CONFLICTING),
-        }
-        _legend(figure, {"anchor": _star(), **dots})
-        return save(figure, folder, "figure4", {"ab"[k]: _toy_facts(t) for k, t in enumerate(pair)})
+# Where the points are
 
 
 def _definition() -> list[Point]:
-    positives = [(35, 1.0), (105, 0.72), (172, 0.92), (238, 0.66), (305, 0.9)]
-    negatives = [
-        (338, 1.9),
-        (12, 2.3),
-        (82, 2.2),
-        (128, 2.42),
-        (186, 2.25),
-        (226, 2.05),
-        (282, 2.35),
-    ]
-    return [Point(a, d, True, True) for a, d in positives] + [
-        Point(a, d, False, True) for a, d in negatives
-    ]
+    positives = {35: 1.0, 105: 0.72, 172: 0.92, 238: 0.66, 305: 0.9}
+    negatives = {338: 1.9, 12: 2.3, 82: 2.2, 128: 2.42, 186: 2.25, 226: 2.05, 282: 2.35}
+    points = [Point(angle, distance, True, True) for angle, distance in positives.items()]
+    points += [Point(angle, distance, False, True) for angle, distance in negatives.items()]
+    return points
 
 
 def _biased_clusters() -> list[Point]:
-    """Every positive is closer than every negative, by a hair: two clusters, one for each bias, hold both."""
+    """Two clusters, one for each bias, that hold both classes.
+
+    Every positive is closer than every negative, but only just.
+    """
     points: list[Point] = []
     for aligned, towards in ((True, 6), (False, 174)):
-        for positive, (low, high) in ((True, (1.05, 1.68)), (False, (1.72, 2.35))):
-            points = _scattered(
-                points, 6, (towards - 36, towards + 36), (low, high), positive, aligned
-            )
+        angles = (towards - 36, towards + 36)
+        points = _scattered(points, 6, angles, (1.05, 1.68), positive=True, aligned=aligned)
+        points = _scattered(points, 6, angles, (1.72, 2.35), positive=False, aligned=aligned)
     return points
 
 
@@ -195,8 +152,10 @@ def _separated() -> list[Point]:
     """Positives of both biases around the anchor, negatives beyond the margin."""
     points: list[Point] = []
     for aligned, towards in ((True, 6), (False, 174)):
-        points = _scattered(points, 6, (towards - 95, towards + 95), (0.45, 1.0), True, aligned)
-        points = _scattered(points, 6, (towards - 42, towards + 42), (1.9, 2.45), False, aligned)
+        around = (towards - 95, towards + 95)
+        points = _scattered(points, 6, around, (0.45, 1.0), positive=True, aligned=aligned)
+        beyond = (towards - 42, towards + 42)
+        points = _scattered(points, 6, beyond, (1.9, 2.45), positive=False, aligned=aligned)
     return points
 
 
@@ -205,78 +164,97 @@ def _scattered(
     number: int,
     angles: tuple[float, float],
     distances: tuple[float, float],
+    *,
     positive: bool,
     aligned: bool,
 ) -> list[Point]:
-    """`number` more points, none on another; the first at the distance nearest to the other class."""
+    """Add `number` points, none on another; the first is as near to the other class as allowed."""
     random = np.random.default_rng(len(others) + 1)
     points = list(others)
     while len(points) < len(others) + number:
-        distance = random.uniform(*distances) if len(points) > len(others) else distances[positive]
-        point = Point(
-            round(random.uniform(*angles), 1), round(float(distance), 3), positive, aligned
-        )
+        if len(points) > len(others):
+            distance = random.uniform(*distances)
+        else:
+            distance = distances[positive]
+        angle = round(random.uniform(*angles), 1)
+        point = Point(angle, round(float(distance), 3), positive, aligned)
         if all(math.dist(point.place, other.place) > APART for other in points):
             points.append(point)
     return points
 
 
 def _positives(aligned: Sequence[float], conflicting: Sequence[float]) -> list[Point]:
-    turned = [Point(45 * 2 * k + 45, d, True, False) for k, d in enumerate(conflicting)]
-    return [Point(90 * k + 90, d, True, True) for k, d in enumerate(aligned)] + turned
+    """Positives at these distances, the two kinds in turn around the anchor."""
+    points = [Point(90 * k + 90, d, True, True) for k, d in enumerate(aligned)]
+    points += [Point(90 * k + 45, d, True, False) for k, d in enumerate(conflicting)]
+    return points
 
 
 def _negatives(closest: float) -> list[Point]:
-    return [
-        Point(22.5 + 45 * k, closest + (0, 0.35, 0.15, 0.3)[k % 4], False, aligned=k % 2 == 0)
-        for k in range(8)
-    ]
+    farther = (0, 0.35, 0.15, 0.3)
+    points = []
+    for k in range(8):
+        distance = closest + farther[k % 4]
+        points.append(Point(22.5 + 45 * k, distance, False, aligned=k % 2 == 0))
+    return points
 
 
-def _ring(ax: Axes, points: Sequence[Point]) -> None:
+# What is drawn
+
+
+def _draw_ring(ax: Axes, points: Sequence[Point]) -> None:
     """The empty ring between the farthest positive and the closest negative."""
     low, high = _reach(points)
+    edges = [(low + high) / 2]
     if high - low > NO_MARGIN:
         ax.add_patch(Annulus((0, 0), high, high - low, facecolor=RING, edgecolor="none"))
-    for radius in (low, high) if high - low > NO_MARGIN else ((low + high) / 2,):
-        ax.add_patch(
-            Circle(
-                (0, 0), radius, fill=False, edgecolor=FAINT, linewidth=0.8, linestyle=(0, (4, 3))
-            )
-        )
+        edges = [low, high]
+    for radius in edges:
+        _draw_circle(ax, radius, linewidth=0.8, linestyle=DASHED)
 
 
-def _halos(ax: Axes, points: Sequence[Point]) -> None:
+def _draw_distances(ax: Axes, points: Sequence[Point]) -> None:
+    """A circle and a number for each distance of a positive."""
+    low, _ = _reach(points)
+    for distance in sorted({point.distance for point in points if point.positive}):
+        if distance < low:
+            _draw_circle(ax, distance, linewidth=0.7, linestyle=DOTTED)
+        ax.text(*_at(254, distance - 0.27), f"{distance:g}", fontsize=7, **CENTRED)
+
+
+def _draw_circle(ax: Axes, radius: float, **style: Any) -> None:
+    ax.add_patch(Circle((0, 0), radius, fill=False, edgecolor=FAINT, **style))
+
+
+def _draw_halos(ax: Axes, points: Sequence[Point]) -> None:
     for colour in (ALIGNED, CONFLICTING):
-        x, y = zip(*(p.place for p in points if p.colour == colour), strict=True)
+        x, y = zip(*(point.place for point in points if point.colour == colour), strict=True)
         ax.scatter(x, y, s=560, color=HALO[colour], linewidths=0, zorder=0.5, clip_on=False)
 
 
-def _samples(ax: Axes, points: Sequence[Point], *, plain: bool = False) -> None:
+def _draw_samples(ax: Axes, points: Sequence[Point], *, plain: bool = False) -> None:
+    """The anchor and its samples; `plain` leaves the colours of the biases out."""
     ax.scatter([0], [0], s=120, marker="*", color=ANCHOR, linewidths=0, zorder=4)
-    for p in points:
-        fill, ink = ("white", INK) if plain else (p.colour, "white")
-        ax.scatter(
-            *p.place,
-            s=74,
-            color=fill,
-            edgecolors=INK if plain else DARK[p.colour],
-            linewidths=0.7,
-            zorder=3,
-        )
-        ax.scatter(
-            *p.place, s=30, marker="+" if p.positive else "_", color=ink, linewidths=1.3, zorder=3.5
-        )
+    for point in points:
+        fill, edge, ink = point.colour, DARK[point.colour], "white"
+        if plain:
+            fill, edge, ink = "white", INK, INK
+        marker = "+" if point.positive else "_"
+        ax.scatter(*point.place, s=74, color=fill, edgecolors=edge, linewidths=0.7, zorder=3)
+        ax.scatter(*point.place, s=30, marker=marker, color=ink, linewidths=1.3, zorder=3.5)
 
 
-def _arrows(ax: Axes, points: Sequence[Point]) -> None:
+def _draw_arrows(ax: Axes, points: Sequence[Point]) -> None:
     """d⁺, d⁻ and ε of panel (a)."""
-    farthest = max((p for p in points if p.positive), key=lambda p: p.distance)
-    closest = min((p for p in points if not p.positive), key=lambda p: p.distance)
+    positives = [point for point in points if point.positive]
+    negatives = [point for point in points if not point.positive]
+    farthest = max(positives, key=lambda point: point.distance)
+    closest = min(negatives, key=lambda point: point.distance)
     low, high = _reach(points)
+    origin = (0.0, 0.0)
     for start, end, ends, gaps in (
-        ((0.0, 0.0), farthest.place, "-|>", (4, 4.5)),
-        ((0.0, 0.0), closest.place, "-|>", (4, 4.5)),
+        (origin, farthest.place, "-|>", (4, 4.5)),
+        (origin, closest.place, "-|>", (4, 4.5)),
         (_at(62, low), _at(62, high), "<|-|>", (0, 0)),
     ):
         style = {"arrowstyle": ends, "shrinkA": gaps[0], "shrinkB": gaps[1], "mutation_scale": 8}
@@ -290,70 +268,50 @@ def _arrows(ax: Axes, points: Sequence[Point]) -> None:
         r"$x$": (-0.26, -0.05),
     }
     for text, place in words.items():
-        ax.text(*place, text, ha="center", va="center", fontsize=9)
+        ax.text(*place, text, fontsize=9, **CENTRED)
 
 
-def _key(figure: Figure, further: dict[str, Any] | None = None) -> None:
-    ring = Line2D(
-        [],
-        [],
-        marker="o",
-        linestyle="none",
-        markersize=7,
-        markerfacecolor="white",
-        markeredgecolor=INK,
-    )
-    sign: dict[str, Any] = {
-        "linestyle": "none",
-        "markersize": 4.5,
-        "markeredgecolor": INK,
-        "markeredgewidth": 1.1,
-    }
+def _write_moments(ax: Axes, points: Sequence[Point]) -> None:
+    """Mean and deviation of the distances of aligned and of conflicting positives."""
+    for k, kind in enumerate(("aligned", "conflicting")):
+        aligned = kind == "aligned"
+        colour = DARK[ALIGNED if aligned else CONFLICTING]
+        mean, deviation = _moments(points, aligned)
+        text = f"{kind}:  μ = {mean:g},  σ = {deviation:g}"
+        ax.text(0, -4.75 - 0.7 * k, text, color=colour, fontsize=8, **CENTRED)
+
+
+def _draw_legend(figure: Figure, further: dict[str, Any] | None = None) -> None:
+    outline = ring(INK)
     handles = {
-        "anchor": _star(),
-        "same class": (ring, Line2D([], [], marker="+", **sign)),
-        "another class": (ring, Line2D([], [], marker="_", **sign)),
-        "bias of the anchor": _dot(ALIGNED),
-        "another bias": _dot(CONFLICTING),
+        "anchor": star(),
+        "same class": (outline, sign("+", INK)),
+        "another class": (outline, sign("_", INK)),
+        "bias of the anchor": dot(ALIGNED),
+        "another bias": dot(CONFLICTING),
     }
-    _legend(figure, handles | (further or {}))
+    legend(figure, handles | (further or {}))
 
 
-def _legend(figure: Figure, handles: dict[str, Any]) -> None:
-    figure.legend(
-        handles=list(handles.values()),
-        labels=list(handles),
-        handler_map={tuple: HandlerTuple(ndivide=1)},
-        loc="outside lower center",
-        ncols=len(handles),
-        frameon=False,
-        handletextpad=0.2,
-        columnspacing=1.6,
-    )
-
-
-def _star() -> Line2D:
-    return Line2D(
-        [], [], marker="*", color=ANCHOR, linestyle="none", markersize=10, markeredgewidth=0
-    )
-
-
-def _dot(colour: str) -> Line2D:
-    return Line2D(
-        [], [], marker="o", color=colour, linestyle="none", markersize=7, markeredgewidth=0
-    )
+# What the points say
 
 
 def _reach(points: Sequence[Point]) -> tuple[float, float]:
-    """(distance of the farthest positive, of the closest negative)."""
-    return max(p.distance for p in points if p.positive), min(
-        p.distance for p in points if not p.positive
-    )
+    """(distance of the farthest positive, distance of the closest negative)."""
+    farthest = max(point.distance for point in points if point.positive)
+    closest = min(point.distance for point in points if not point.positive)
+    return farthest, closest
 
 
 def _moments(points: Sequence[Point], aligned: bool) -> tuple[float, float]:
-    distances = [p.distance for p in points if p.positive and p.aligned == aligned]
+    """Mean and deviation of the distances of aligned or of conflicting positives."""
+    positives = [point for point in points if point.positive]
+    distances = [point.distance for point in positives if point.aligned == aligned]
     return statistics.fmean(distances), statistics.pstdev(distances)
+
+
+def _facts_by_panel(panels: dict[str, list[Point]]) -> dict[str, Any]:
+    return {name: _facts(points) for name, points in panels.items()}
 
 
 def _facts(points: Sequence[Point]) -> dict[str, Any]:
@@ -363,58 +321,9 @@ def _facts(points: Sequence[Point]) -> dict[str, Any]:
         "closest negative": high,
         "margin": round(high - low, 6),
     }
-    if len({p.aligned for p in points}) == 2:
+    if len({point.aligned for point in points}) == 2:
         for name, aligned in (("aligned", True), ("conflicting", False)):
             mean, deviation = _moments(points, aligned)
             facts[f"positive-{name}"] = {"mean": mean, "deviation": deviation}
-    return facts | {"points": [vars(p) for p in points]}
-
-
-def _around(ax: Axes, t: Toy) -> None:
-    random = np.random.default_rng(1)
-    places, colours = [], []
-    for distances, colour in ((t.conflicting, CONFLICTING), (t.aligned, ALIGNED)):
-        turn = random.uniform(0, 2 * math.pi, len(distances))
-        places.append(
-            np.stack([distances.numpy() * np.cos(turn), distances.numpy() * np.sin(turn)], 1)
-        )
-        colours += [colour] * len(distances)
-    mixed = random.permutation(len(colours))  # neither set covers the other
-    x, y = np.concatenate(places)[mixed].T
-    ax.scatter(x, y, s=6, c=[colours[i] for i in mixed], alpha=0.75, linewidths=0, rasterized=True)
-    ax.scatter([0], [0], s=150, marker="*", color=ANCHOR, linewidths=0, zorder=3)
-    ax.set(aspect="equal", xlim=(-4, 4), ylim=(-4, 4), xlabel="first coordinate")
-
-
-def _densities(ax: Axes, t: Toy) -> None:
-    x = np.linspace(0, 4.6, 460)
-    kl = abs(t.divergence["kl"])
-    said = {INK: f"KL(aligned ‖ conflicting) = {f'{kl:.3f}' if kl > 5e-4 else '0'}"}
-    for name, distances, colour, dash in (
-        ("aligned", t.aligned, ALIGNED, "-"),
-        ("conflicting", t.conflicting, CONFLICTING, "--"),
-    ):
-        ax.hist(distances.numpy(), bins=50, range=(0, 4), density=True, color=colour, alpha=0.35)
-        mean, deviation = float(distances.mean()), float(distances.std(correction=0))
-        ax.plot(x, norm.pdf(x, mean, deviation), color=colour, linewidth=1.6, linestyle=dash)
-        said[DARK[colour]] = f"{name}: μ = {mean:.2g}, σ = {deviation:.2g}"
-    for k, (colour, text) in enumerate(said.items()):
-        ax.text(
-            0.99, 0.98 - 0.13 * k, text, color=colour, transform=ax.transAxes, ha="right", va="top"
-        )
-    open_frame(ax)
-    ax.set(xlim=(0, 4.6), ylim=(0, 3.3), xlabel="distance to the anchor")
-
-
-def _toy_facts(t: Toy) -> dict[str, Any]:
-    """The KL is that of the aligned distances from the conflicting ones, in closed form from the two moments."""
-    sets = {"aligned": t.aligned, "conflicting": t.conflicting}
-    moments = {
-        name: {
-            "n": len(d),
-            "mean": round(float(d.mean()), 6),
-            "deviation": round(float(d.std(correction=0)), 6),
-        }
-        for name, d in sets.items()
-    }
-    return moments | {"kl": round(abs(t.divergence["kl"]), 6), "title": t.title}
+    facts["points"] = [vars(point) for point in points]
+    return facts

@@ -1,6 +1,8 @@
-"""A figure in three files: SVG for print, PNG for the screen, and JSON with the numbers it shows, so that it can be checked.
+"""Pages on which figures are drawn, and the three files of each figure.
 
-Equal numbers give equal files. Sizes are those of a printed page: 7 inches wide, letters of 8 points.
+A figure is written as SVG for print, as PNG for the screen, and as JSON with the numbers it shows,
+so that it can be checked. Equal numbers give equal files. Sizes are those of a printed page: 7
+inches wide, letters of 8 points.
 """
 
 import json
@@ -18,9 +20,12 @@ from matplotlib.figure import Figure
 
 from fairmargin.runtime.files import write_atomically
 
-WIDTH = 7.0  # inches
-DOTS = 220  # of the PNG, per inch
-INK, FAINT = "#222222", "#8a8f98"
+# Inches.
+WIDTH = 7.0
+# Dots per inch of the PNG.
+DOTS = 220
+INK = "#222222"
+FAINT = "#8a8f98"
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -36,13 +41,14 @@ STYLE: dict[Any, Any] = {
     "axes.labelcolor": INK,
     "xtick.color": INK,
     "ytick.color": INK,
-    "svg.hashsalt": "fairmargin",  # names inside the file that do not change from run to run
+    # So that names inside the file do not change from run to run.
+    "svg.hashsalt": "fairmargin",
 }
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Where a figure is."""
+    """The three files of a figure."""
 
     svg: Path
     png: Path
@@ -51,7 +57,11 @@ class Drawn:
 
 @contextmanager
 def page(height: float) -> Iterator[Figure]:
-    """A figure as wide as a page; letters and lines made inside have the style of this package."""
+    """Give a figure as wide as a page; what is drawn inside has the style of this package.
+
+    Args:
+        height: in inches.
+    """
     with mpl.rc_context(STYLE):
         yield Figure(figsize=(WIDTH, height), layout="constrained")
 
@@ -59,12 +69,16 @@ def page(height: float) -> Iterator[Figure]:
 def save(
     figure: Figure, folder: Path, name: str, numbers: Mapping[str, Any] | Sequence[Any]
 ) -> Drawn:
-    """Write the three files `name`.svg, .png and .json."""
+    """Write the three files NAME.svg, NAME.png and NAME.json.
+
+    Args:
+        numbers: what the figure shows, for the JSON file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = Drawn(*(folder / f"{name}.{kind}" for kind in ("svg", "png", "json")))
-    for path, facts in ((drawn.svg, {"Date": None}), (drawn.png, {})):
+    drawn = Drawn(folder / f"{name}.svg", folder / f"{name}.png", folder / f"{name}.json")
+    for path, metadata in ((drawn.svg, {"Date": None}), (drawn.png, {})):
         buffer = BytesIO()
-        figure.savefig(buffer, format=path.suffix[1:], dpi=DOTS, metadata=facts)
+        figure.savefig(buffer, format=path.suffix[1:], dpi=DOTS, metadata=metadata)
         write_atomically(path, buffer.getbuffer())
     text = json.dumps(numbers, ensure_ascii=False, allow_nan=False)
     write_atomically(drawn.numbers, text.encode())
@@ -72,13 +86,13 @@ def save(
 
 
 def caption(figure: Figure, text: str) -> None:
-    """A line under everything: how the numbers came about."""
+    """Write below everything how the numbers came about, unless the text is empty."""
     if text:
         figure.supxlabel(textwrap.fill(text, 125), fontsize=7.5, color=INK)
 
 
 def open_frame(ax: Axes) -> None:
-    """Axes left and below only, over a faint grid."""
+    """Show only the left and lower axes, over a faint grid."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="#e3e5e8", linewidth=0.6)
     ax.set_axisbelow(True)

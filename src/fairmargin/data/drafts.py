@@ -1,0 +1,195 @@
+"""Read the rows of a table, or the images of a folder, with the faults that they show themselves.
+
+`manifest` checks the files, and decides what is accepted.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairmargin.data.decode import EXTENSIONS
+from fairmargin.data.table import (
+    BadManifest,
+    RowProblem,
+    find_column,
+    find_column_if_there,
+    read_table,
+)
+
+SPLITS = {
+    "train": "train",
+    "valid": "valid",
+    "validation": "valid",
+    "val": "valid",
+    "dev": "valid",
+    "test": "test",
+}
+# Bias cells that mean "unknown", in upper or lower case.
+UNKNOWN = ("", "?", "unknown", "nan")
+# Path of a row that names no file we may look at.
+NOWHERE = Path()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One image with what is written about it.
+
+    Args:
+        row: its row in the table; None in a folder.
+        file: the path as written.
+        bias: empty if unknown.
+        split: "train", "valid" or "test".
+    """
+
+    row: int | None
+    file: str
+    path: Path
+    label: str
+    bias: str
+    split: str
+
+
+@dataclass
+class Draft:
+    """A sample, and what is wrong with it."""
+
+    sample: Sample
+    faults: list[str] = field(default_factory=list)
+
+
+def manifest_drafts(
+    path: Path,
+    path_column: str,
+    label_column: str,
+    bias_columns: Sequence[str],
+    split_column: str | None,
+    root: Path | None,
+) -> list[Draft]:
+    """Read a table into drafts with the faults that its rows show.
+
+    Other arguments as in `manifest.read_manifest`.
+
+    Args:
+        root: the folder that paths start from and may not leave; the manifest's own if None.
+    """
+    path = Path(path)
+    header, rows = read_table(path)
+    path_at = find_column(path, header, path_column, "path_column")
+    label_at = find_column(path, header, label_column, "label_column")
+    bias_at = _bias_positions(path, header, bias_columns)
+    split_at = _split_position(path, header, split_column)
+    folder = path.parent if root is None else root
+    base = Path(os.path.abspath(folder))
+
+    drafts = []
+    for row, cells in rows:
+        if len(cells) != len(header):
+            file = cells[path_at] if path_at < len(cells) else ""
+            reason = f"{len(cells)} cells where the header has {len(header)}"
+            drafts.append(Draft(Sample(row, file, NOWHERE, "", "", ""), [reason]))
+            continue
+        faults = []
+        file = cells[path_at]
+        label = cells[label_at].strip()
+        place = _place(file, base, rooted=root is not None)
+        if isinstance(place, str):
+            faults.append(place)
+            place = NOWHERE
+        if not label:
+            faults.append("empty label")
+        written = "train" if split_at is None else cells[split_at].strip()
+        split = SPLITS.get(written.casefold(), "")
+        if not written:
+            faults.append("empty split")
+        elif not split:
+            faults.append(f'unknown split "{written}" (train, valid or test)')
+        # Decoding puts this character in place of broken bytes.
+        if any("\ufffd" in cell for cell in cells):
+            faults.append("not UTF-8 text")
+        bias = _combine(cells[at] for at in bias_at)
+        drafts.append(Draft(Sample(row, file, place, label, bias, split), faults))
+    return drafts
+
+
+def _bias_positions(path: Path, header: list[str], columns: Sequence[str]) -> list[int]:
+    names = [columns] if isinstance(columns, str) else list(columns)
+    # The default column may be missing.
+    find = find_column_if_there if names == ["bias"] else find_column
+    positions = [find(path, header, name, "bias_columns") for name in names]
+    return [at for at in positions if at is not None]
+
+
+def _split_position(path: Path, header: list[str], column: str | None) -> int | None:
+    if column is None:
+        return None
+    # The default column may be missing.
+    find = find_column_if_there if column == "split" else find_column
+    return find(path, header, column, "split_column")
+
+
+def _place(file: str, base: Path, rooted: bool) -> Path | str:
+    """Return the file's path, or the reason why we do not look there.
+
+    Links in the root may lead out of it: its owner put them there.
+    """
+    if not file:
+        return "empty path"
+    if os.path.isabs(file):
+        if rooted:
+            return f"an absolute path; write it from the root {base}"
+        return Path(os.path.normpath(file))
+    place = Path(os.path.normpath(base / file))
+    if place == base or not place.is_relative_to(base):
+        return f"leads outside the root {base}"
+    return place
+
+
+def _combine(values: Iterable[str]) -> str:
+    parts = [value.strip() for value in values]
+    return "" if any(part.casefold() in UNKNOWN for part in parts) else "×".join(parts)
+
+
+def folder_drafts(root: Path, bias_level: bool) -> list[Draft]:
+    """List the images of a folder, laid out as `manifest.read_folder` says, as drafts.
+
+    Args:
+        bias_level: the folder below the class is the bias.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise BadManifest([RowProblem(None, str(root), "no such folder")], str(root))
+    base = Path(os.path.abspath(root))
+    folders = [path.name for path in base.iterdir() if path.is_dir()]
+    top = [SPLITS.get(name.casefold(), "") for name in folders if not name.startswith(".")]
+    has_splits = "train" in top or (bool(top) and all(top))
+    drafts = []
+    for path in sorted(_images(base)):
+        inside = path.relative_to(base).parts
+        split = "train"
+        levels = inside[:-1]  # class, perhaps bias, …
+        if has_splits:
+            split = SPLITS.get(inside[0].casefold(), "")
+            levels = inside[1:-1]
+        faults = []
+        if not levels:
+            faults.append("an image outside any class folder")
+        elif not split:
+            faults.append(
+                f'folder "{inside[0]}" is beside the splits but is not train, valid or test'
+            )
+        label = levels[0] if levels else ""
+        bias = _combine([levels[1]]) if bias_level and len(levels) > 1 else ""
+        drafts.append(Draft(Sample(None, "/".join(inside), path, label, bias, split), faults))
+    return drafts
+
+
+def _images(base: Path) -> Iterator[Path]:
+    """All images below a folder. Linked folders are followed, unless they lead upwards."""
+    for folder, folders, files in os.walk(base, followlinks=True):
+        here = Path(folder)
+        ends = {name for name in folders if here.resolve().is_relative_to((here / name).resolve())}
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in ends]
+        for name in files:
+            if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS:
+                yield here / name
