@@ -68,3 +68,14 @@ def test_status_says_how_far(campaign, tmp_path, capsys):
     make_run(tmp_path / "a", steps=7)
     campaign.status(tmp_path)
     assert "step 7, 90 images/s; test accuracy 50.0" in capsys.readouterr().out
+
+
+def test_from_the_command_line(campaign, tmp_path, capsys, monkeypatch):
+    make_run(tmp_path / "a", steps=7)
+    monkeypatch.setattr("sys.argv", ["campaign.py", "status", "--out", str(tmp_path)])
+    campaign.main()
+    assert "step 7" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["campaign.py", "start", "99", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        campaign.main()
+    assert "there is no cell 99" in capsys.readouterr().err

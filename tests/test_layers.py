@@ -27,6 +27,7 @@ ORDER = (
     "sklearn",
     "report",
     "audit",
+    "export",
     "sweep",
     "reproduce",
     "cli",

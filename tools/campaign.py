@@ -147,14 +147,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("start", "pause", "status", "save", "restore"))
-    parser.add_argument(
-        "cells", type=int, nargs="*", choices=CELLS, help="numbers of cells to start"
-    )
+    parser.add_argument("cells", type=int, nargs="*", help="numbers of cells to start")
     parser.add_argument(
         "--out", type=Path, required=True, help="folder of the runs, outside the work tree"
     )
     parser.add_argument("--code", type=Path, default=ROOT, help="the clone that the runs use")
     options = parser.parse_args()
+    if unknown := set(options.cells) - CELLS.keys():
+        parser.error(f"there is no cell {min(unknown)}; choose from {', '.join(map(str, CELLS))}")
     if options.what == "start":
         start(options.cells, options.out, options.code.resolve())
     else:

@@ -13,6 +13,7 @@ Everything below is imported when it is first used, so `import fairmargin` takes
     fm.evaluate     probes, and accuracies by group
     fm.audit        what gives the label away in a dataset, a run or embeddings
     fm.report       one page about many runs
+    fm.load         a trained model from its run folder: predict, embed, logits
     fm.Config       the settings of a run
     fm.FairMarginProjector    removes a known bias from embeddings (scikit-learn)
 """
@@ -25,6 +26,7 @@ from fairmargin.version import __version__
 if TYPE_CHECKING:
     from fairmargin import audit, data, evaluate, losses, methods, networks, report
     from fairmargin.config import Config
+    from fairmargin.export.model import load
     from fairmargin.sklearn import FairMarginProjector
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "audit",
     "data",
     "evaluate",
+    "load",
     "losses",
     "methods",
     "networks",
@@ -41,14 +44,18 @@ __all__ = [
 ]
 
 _PACKAGES = ("audit", "data", "evaluate", "losses", "methods", "networks", "report")
-_CLASSES = {"Config": "fairmargin.config", "FairMarginProjector": "fairmargin.sklearn"}
+_MEMBERS = {
+    "Config": "fairmargin.config",
+    "FairMarginProjector": "fairmargin.sklearn",
+    "load": "fairmargin.export.model",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"fairmargin.{name}")
-    if name in _CLASSES:
-        return getattr(import_module(_CLASSES[name]), name)
+    if name in _MEMBERS:
+        return getattr(import_module(_MEMBERS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

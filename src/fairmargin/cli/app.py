@@ -13,7 +13,9 @@ from fairmargin.cli.compare import compare
 from fairmargin.cli.data import app as data
 from fairmargin.cli.demo import demo
 from fairmargin.cli.evaluate import evaluate
+from fairmargin.cli.export import card, export
 from fairmargin.cli.listing import list_names
+from fairmargin.cli.predict import predict
 from fairmargin.cli.report import report
 from fairmargin.cli.reproduce import reproduce
 from fairmargin.cli.scores import scores
@@ -51,6 +53,9 @@ app.command()(train)
 app.command()(compare)
 app.command()(tune)
 app.command()(evaluate)
+app.command()(predict)
+app.command()(export)
+app.command()(card)
 app.command()(report)
 app.command()(audit)
 app.command()(check)

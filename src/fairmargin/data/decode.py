@@ -59,8 +59,12 @@ class Decoder:
         return 3, height, width
 
     def __call__(self, path: Path) -> Tensor:
+        return self.fit(open_rgb(path))
+
+    def fit(self, image: Image.Image) -> Tensor:
+        """uint8 [3, H, W] from a picture of any size and mode."""
         _, height, width = self.shape
-        fitted = _fit(open_rgb(path), width, height, self.mode)
+        fitted = _fit(_rgb(image), width, height, self.mode)
         # [H, W, 3] → [3, H, W]
         return torch.from_numpy(np.array(fitted)).permute(2, 0, 1).contiguous()
 

@@ -50,8 +50,17 @@ class Geometry:
         """Side of the decoded image."""
         return self.resize if self.crop is None else self.crop
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of what comes out."""
+        return 3, self.side, self.side
+
     def __call__(self, path: Path) -> Tensor:
-        image = _read(path)
+        return self.fit(_read(path))
+
+    def fit(self, image: Image.Image) -> Tensor:
+        """uint8 [3, side, side] from a picture of any size and mode."""
+        image = image.convert("RGB")
         if self.square is not None:
             image = _centre(image, self.square)
         image = _centre(_to_size(image, self.resize, self.stretch), self.side)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairmargin import data as datasets
 from fairmargin import optim
+from fairmargin.batch import DataInfo
 from fairmargin.bias import score_file
 from fairmargin.bias.visible import VisibleBias, recorded_info, visible_bias
 from fairmargin.config import Config, difference, load_resolved
@@ -195,9 +196,12 @@ def method(
         trained: `data.json` of the run whose weights are to be loaded; then `bias` is not needed.
     """
     if trained is not None:
-        info = recorded_info(config, data.info, trained)
-    else:
-        info = (bias or visible_bias(config, data)).info
+        return method_for(config, recorded_info(config, data.info, trained))
+    return method_for(config, (bias or visible_bias(config, data)).info)
+
+
+def method_for(config: Config, info: DataInfo) -> Method:
+    """Build the method that a configuration names, for data with these facts."""
     options = dict(config.network.options)
     if config.network.name == "mlp":
         options.setdefault("in_features", torch.Size(info.image_shape).numel())

@@ -13,6 +13,7 @@ from fairmargin import evaluate
 from fairmargin.batch import Batch
 from fairmargin.config import Config, dump
 from fairmargin.data import Data, Split
+from fairmargin.data.preprocessing import preprocessing_of
 from fairmargin.loop import Training
 from fairmargin.runs import build, checkpoint
 from fairmargin.runs.environment import environment
@@ -128,6 +129,7 @@ class Recorder:
                     "test": len(data.test),
                 },
                 "notes": info.notes,
+                "preprocessing": preprocessing_of(data).as_dict(),
             }
         )
 

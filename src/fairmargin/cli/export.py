@@ -1,0 +1,64 @@
+"""`fairmargin export` and `fairmargin card`: a run as a file that others can use, and a page about it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairmargin.cli.errors import exit_on_user_error
+
+Run = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+
+
+def export(
+    run: Run,
+    kind: Annotated[
+        str, typer.Option("--format", help="onnx, or torch for a torch.export program.")
+    ] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; RUN/model.onnx or RUN/model.pt2 by default.")
+    ] = None,
+    weights: Annotated[str, typer.Option(help="last or best (on validation).")] = "last",
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Give the encoder's features as well.")
+    ] = False,
+) -> None:
+    """Write a run's model as one file, with its preprocessing, and check it before it is kept."""
+    from fairmargin.checks import check_choice
+    from fairmargin.export import export_onnx, export_program
+    from fairmargin.export.model import which_weights
+
+    with exit_on_user_error():
+        check_choice(kind, "format", ("onnx", "torch"))
+        chosen = which_weights(weights)
+        if kind == "onnx":
+            target = out or run / "model.onnx"
+            found = export_onnx(run, target, weights=chosen, embeddings=embeddings)
+        else:
+            target = out or run / "model.pt2"
+            found = export_program(run, target, weights=chosen, embeddings=embeddings)
+        typer.echo(
+            f"{target}: {target.stat().st_size / 1e6:.1f} MB; on {found.pictures} pictures probabilities "
+            f"differ from the model's by at most {found.probabilities:.1e}"
+        )
+
+
+def card(
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; the terminal by default.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model.")] = None,
+) -> None:
+    """Write a model card: intended use, training data, accuracy by group, warnings, how to load it."""
+    from fairmargin.export.card import model_card
+    from fairmargin.runtime.files import write_atomically
+
+    with exit_on_user_error():
+        text = model_card(run, name=name)
+        if out is None:
+            typer.echo(text, nl=False)
+            return
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, text.encode("utf-8"))
+        typer.echo(f"card: {out}")

@@ -1,0 +1,170 @@
+"""`fairmargin predict`: labels and probabilities of pictures, from a run folder."""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairmargin.cli.errors import exit_on_user_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairmargin.export.model import Model
+
+# Exit codes: some pictures could not be read; none could.
+SOME_SKIPPED, NOTHING = 1, 2
+BATCH = 64
+NAMED = 5  # of the pictures that were skipped
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            help="Image files, folders, patterns such as 'new/*.jpg', or tables with a path column."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file to write; the terminal by default.")
+    ] = None,
+    embeddings: Annotated[
+        Path | None, typer.Option(help="Write the encoder's features to this .npz file as well.")
+    ] = None,
+    weights: Annotated[str, typer.Option(help="last or best (on validation).")] = "last",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
+    path_column: Annotated[
+        str, typer.Option(help="Column of a table that names the files.")
+    ] = "path",
+) -> None:
+    """Classify pictures with a trained model: path, class, probability of each class.
+
+    Pictures that cannot be read are named and left out. Exit code 0 if all were classified, 1 if some
+    were left out, 2 if none could be.
+    """
+    from fairmargin.export.model import load, which_weights
+    from fairmargin.runs import build
+
+    with exit_on_user_error():
+        files = find_pictures(images, path_column)
+        model = load(run, weights=which_weights(weights), device=build.device(device))
+        rows, features, skipped = _classify(model, files)
+        for file, why in skipped[:NAMED]:
+            typer.echo(f"skipped {file}: {why}", err=True)
+        if len(skipped) > NAMED:
+            typer.echo(f"… and {len(skipped) - NAMED} more", err=True)
+        if not rows:
+            raise ValueError(f"none of {len(files)} files could be read as a picture")
+        _write(model, rows, out)
+        if embeddings is not None:
+            _save_features(embeddings, [path for path, _ in rows], features)
+        if out is not None:
+            typer.echo(f"{len(rows)} of {len(files)} pictures classified: {out}")
+        if skipped:
+            raise typer.Exit(SOME_SKIPPED)
+
+
+def find_pictures(words: list[str], path_column: str = "path") -> list[Path]:
+    """Files that the words of a command line name, each once, in order.
+
+    Args:
+        words: files, folders (searched below), patterns, or tables (.csv, .tsv, .parquet).
+        path_column: of a table.
+    """
+    found: dict[Path, None] = {}
+    for word in words:
+        if "://" in word:
+            raise ValueError(f"{word} is a URL and pictures are read from files; download it first")
+        matches = list(_matches(word, path_column))
+        if not matches:
+            raise ValueError(f"{word} names no picture; give image files, folders or tables")
+        found.update(dict.fromkeys(matches))
+    return list(found)
+
+
+def _matches(word: str, path_column: str) -> Iterator[Path]:
+    from fairmargin.data.decode import EXTENSIONS
+    from fairmargin.data.table import find_column, read_table
+
+    path = Path(word)
+    if path.is_dir():
+        yield from sorted(
+            file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file()
+        )
+    elif path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        header, rows = read_table(path)
+        column = find_column(path, header, path_column, "path_column")
+        for _, cells in rows:
+            if column < len(cells):
+                yield path.parent / cells[column]
+    elif any(sign in word for sign in "*?["):
+        base = Path(path.anchor) if path.is_absolute() else Path()
+        pattern = str(path.relative_to(path.anchor)) if path.is_absolute() else word
+        yield from sorted(file for file in base.glob(pattern) if file.is_file())
+    else:
+        yield path
+
+
+def _classify(
+    model: "Model", files: list[Path]
+) -> tuple[list[tuple[Path, "Tensor"]], "Tensor", list[tuple[Path, str]]]:
+    """(file, probabilities) of each that could be read, all features, and the files that could not."""
+    import torch
+    from rich.console import Console
+    from rich.progress import track
+
+    from fairmargin.data.decode import UnreadableImage
+
+    rows: list[tuple[Path, Tensor]] = []
+    features: list[Tensor] = []
+    skipped: list[tuple[Path, str]] = []
+    starts = range(0, len(files), BATCH)
+    console = Console(stderr=True)
+    for start in track(starts, "classifying", console=console, disable=not console.is_terminal):
+        read = []
+        for file in files[start : start + BATCH]:
+            try:
+                read.append((file, model.preprocessing.pixels(file)))
+            except UnreadableImage as error:
+                skipped.append((file, str(error.args[-1])))
+        if not read:
+            continue
+        with torch.inference_mode():
+            pixels = torch.stack([pixels for _, pixels in read])
+            embedded, logits = model.inspect(pixels.to(model.device))
+        probabilities = logits.float().softmax(1).cpu()
+        rows += [(file, row) for (file, _), row in zip(read, probabilities, strict=True)]
+        features.append(embedded.float().cpu())
+    return rows, torch.cat(features) if features else torch.zeros(0, 0), skipped
+
+
+def _write(model: "Model", rows: list[tuple[Path, "Tensor"]], out: Path | None) -> None:
+    from fairmargin.runtime.files import write_atomically
+
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["path", "class", "probability", *(f"p({name})" for name in model.class_names)])
+    for path, probabilities in rows:
+        best = int(probabilities.argmax())
+        each = [f"{value:.6f}" for value in probabilities.tolist()]
+        writer.writerow([path, model.class_names[best], each[best], *each])
+    if out is None:
+        typer.echo(text.getvalue(), nl=False)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, text.getvalue().encode("utf-8"))
+
+
+def _save_features(file: Path, paths: list[Path], features: "Tensor") -> None:
+    import numpy as np
+
+    from fairmargin.runtime.files import write_atomically
+
+    buffer = io.BytesIO()
+    np.savez(buffer, features=features.numpy(), paths=np.array([str(path) for path in paths]))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, buffer.getvalue())

@@ -1,0 +1,89 @@
+"""Is an exported file the model? Its answers are compared on pictures of the run before it is kept."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairmargin.export.model import Model
+from fairmargin.runs.folder import RunRecord
+from fairmargin.version import __version__
+
+# Relative to the largest answer: float32 sums in another order differ by less.
+LARGEST = 1e-4
+AT_MOST = 64  # pictures that are compared
+
+
+class DifferentAnswers(ValueError):
+    """An exported file does not do what the model does; it was not kept."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the answers of file and model are apart."""
+
+    pictures: int
+    logits: float  # largest, absolute
+    probabilities: float  # largest, absolute
+
+
+def compared(
+    model: Model, answers: Callable[[Tensor], dict[str, Tensor]], pixels: Tensor, file: Path
+) -> Difference:
+    """Compare the answers for uint8 pictures [N, 3, H, W]; raises `DifferentAnswers` if they differ.
+
+    Args:
+        answers: of the exported file: "logits", "probabilities" and perhaps "embeddings".
+        pixels: in the network's size.
+        file: for the message.
+    """
+    with torch.inference_mode():
+        features, logits = model.eval().inspect(pixels)
+    wanted = {"logits": logits, "probabilities": logits.softmax(1), "embeddings": features}
+    found = answers(pixels)
+    largest = {}
+    for name, value in found.items():
+        difference = float((value - wanted[name]).abs().max())
+        scale = max(1.0, float(wanted[name].abs().max()))
+        if not difference <= LARGEST * scale:
+            raise DifferentAnswers(
+                f"{file} was not written: its {name} differ from the model's by {difference:.2g} on "
+                f"{len(pixels)} pictures, where up to {LARGEST * scale:.2g} is rounding"
+            )
+        largest[name] = difference
+    return Difference(len(pixels), largest["logits"], largest["probabilities"])
+
+
+def sample_pixels(run: Path, model: Model) -> Tensor:
+    """uint8 [N, 3, H, W]: test pictures that the run kept, and noise, which no network has seen."""
+    height, width = model.preprocessing.size
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 256, (8, 3, height, width), generator=generator, dtype=torch.uint8)
+    record = RunRecord.read(run)
+    if not record.has_arrays("examples"):
+        return noise
+    kept = torch.from_numpy(np.asarray(record.arrays("examples")["images"]))[:AT_MOST]
+    if kept.shape[1:] != noise.shape[1:]:
+        return noise
+    return torch.cat([kept.to(torch.uint8), noise])
+
+
+def facts_of(run: Path, model: Model) -> dict[str, Any]:
+    """What a file says about itself: where it comes from, its classes, accuracies and preprocessing."""
+    record = RunRecord.read(run)
+    result = record.result or {}
+    headline = result.get("headline") or {}
+    judged = (result.get("test") or {}).get(headline.get("classifier", ""), {})
+    accuracy = {name: value["value"] for name, value in judged.get("accuracy", {}).items()}
+    return {
+        "fairmargin": __version__,
+        "method": str(result.get("method", "")),
+        "dataset": str(result.get("dataset", "")),
+        "class_names": list(model.class_names),
+        "accuracy": accuracy,
+        "preprocessing": model.preprocessing.as_dict(),
+    }

@@ -1,0 +1,143 @@
+"""A trained model as an ONNX file that takes pictures as they are: uint8 [N, height, width, 3] of any size.
+
+Resizing and normalization are part of the graph. The file is kept only if onnxruntime gives the
+model's own answers.
+"""
+
+import importlib
+import json
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fairmargin.export.checked import Difference, compared, facts_of, sample_pixels
+from fairmargin.export.model import Model, Weights, load
+from fairmargin.export.onnx_graph import preprocessing_graph
+from fairmargin.runtime.files import write_atomically
+
+OPSET = 18  # the first whose Resize can smooth while it shrinks
+
+
+def export_onnx(
+    run: str | Path,
+    file: str | Path,
+    *,
+    weights: Weights = "last",
+    embeddings: bool = False,
+) -> Difference:
+    """Write a run's model as ONNX, check it in onnxruntime, and say how far the two differ.
+
+    The graph takes `pixels`, uint8 [N, height, width, 3], and gives `logits` and `probabilities`
+    [N, classes]. Class names, accuracies and preprocessing are in its metadata.
+
+    Args:
+        run: folder of a finished run.
+        file: where to write.
+        weights: of the last epoch, or of the best on validation.
+        embeddings: give the encoder's features as well, as `embeddings` [N, D].
+    """
+    onnx = _needed("onnx")
+    _needed("onnxscript")
+    runtime = _needed("onnxruntime")
+    model, target = load(run, weights=weights), Path(file)
+    graph = _with_preprocessing(onnx, _network(onnx, model, embeddings), model)
+    for key, value in facts_of(Path(run), model).items():
+        entry = graph.metadata_props.add()
+        entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
+    onnx.checker.check_model(graph)
+    content = graph.SerializeToString()
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def answers(pixels: Tensor) -> dict[str, Tensor]:
+        found = session.run(None, {"pixels": pixels.permute(0, 2, 3, 1).contiguous().numpy()})
+        names = [output.name for output in session.get_outputs()]
+        return {name: torch.from_numpy(np.asarray(x)) for name, x in zip(names, found, strict=True)}
+
+    difference = compared(model, answers, sample_pixels(Path(run), model), target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, content)
+    return difference
+
+
+class _Answers(nn.Module):
+    """What the file gives, from normalized images."""
+
+    def __init__(self, model: Model, embeddings: bool) -> None:
+        super().__init__()
+        self.method, self.embeddings = model.method, embeddings
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        features, logits = self.method.inspect(images)
+        found = (logits.float(), logits.float().softmax(1))
+        return (*found, features.float()) if self.embeddings else found
+
+
+def _network(onnx: Any, model: Model, embeddings: bool) -> Any:
+    """The network alone, from normalized images [N, 3, H, W]."""
+    height, width = model.preprocessing.size
+    # Two, since a batch of one would be taken for a constant.
+    example = torch.zeros(2, 3, height, width)
+    names = ["logits", "probabilities", *(["embeddings"] if embeddings else [])]
+    with tempfile.TemporaryDirectory() as folder, _quiet_exporter():
+        path = os.path.join(folder, "network.onnx")
+        torch.onnx.export(
+            _Answers(model.cpu(), embeddings).eval(),
+            (example,),
+            path,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=["images"],
+            output_names=names,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )
+        return onnx.load(path)
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Without the exporter's remarks about itself and about packages that are not needed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _with_preprocessing(onnx: Any, network: Any, model: Model) -> Any:
+    """The network behind a graph that resizes and normalizes."""
+    before = preprocessing_graph(onnx, model.preprocessing, OPSET, network.ir_version)
+    merged = onnx.compose.merge_models(
+        onnx.compose.add_prefix(
+            before, "preprocessing/", rename_inputs=False, rename_outputs=False
+        ),
+        onnx.compose.add_prefix(network, "network/", rename_inputs=False, rename_outputs=False),
+        io_map=[("normalized", "images")],
+    )
+    # Whatever the exporter called the first axis, it is the batch everywhere.
+    for value in (*merged.graph.input, *merged.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    return merged
+
+
+def _needed(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(
+            'exporting to ONNX needs extra packages: pip install "fairmargin[onnx]"'
+        ) from error
