@@ -1,13 +1,14 @@
-"""Run the paper's cells at the published protocol in the background, and carry them from machine to machine.
+"""Run the paper's cells at the published protocol in the background.
 
-    git clone . ../campaign-code                     a clone of its own, at a fixed commit
-    python tools/campaign.py restore --out RUNS      take up the checkpoints that the repository holds
-    python tools/campaign.py start 1 2 --out RUNS --code ../campaign-code
+    git clone . ../code                              a clone of its own, at a fixed commit
+    python tools/campaign.py restore --out RUNS      take up the checkpoints in the repository
+    python tools/campaign.py start 1 2 --out RUNS --code ../code
     python tools/campaign.py status --out RUNS
-    python tools/campaign.py pause --out RUNS        SIGTERM: each run saves and stops; `start` continues it
-    python tools/campaign.py save --out RUNS         newest checkpoint and metrics → results/campaign
+    python tools/campaign.py pause --out RUNS        each run saves and stops; `start` continues
+    python tools/campaign.py save --out RUNS         checkpoints and metrics → results/campaign
 
-Each run has one thread and the lowest priority. The numbers of the cells are those of docs/results/campaign.md.
+Each run has one thread and the lowest priority. The numbers of the cells are those of
+docs/results/campaign.md.
 """
 
 import argparse
@@ -41,7 +42,7 @@ PIDS = "pids.json"
 
 
 def start(numbers: list[int], out: Path, code: Path) -> None:
-    """Start the cells in processes that outlive this one, and note their numbers in OUT/pids.json."""
+    """Start the cells in processes that outlive this one, and note them in OUT/pids.json."""
     out.mkdir(parents=True, exist_ok=True)
     running = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(code / "src")}

@@ -6,7 +6,7 @@
 
 Everything below is imported when it is first used, so `import fairmargin` takes no time.
 
-    fm.losses       the ε-margin losses, FairKL, and the losses of the methods they are compared with
+    fm.losses       the ε-margin losses, FairKL, and the losses of other methods
     fm.methods      training methods by name
     fm.data         datasets by name, splits, samplers, views
     fm.networks     encoders by name

@@ -1,4 +1,4 @@
-"""A model from its folder: the run's own answers, on anything that is a picture, without its data."""
+"""A model from its folder: the run's own answers, on any picture, without its data."""
 
 import json
 import shutil

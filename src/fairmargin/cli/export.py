@@ -1,4 +1,4 @@
-"""`fairmargin export` and `fairmargin card`: a run as a file that others can use, and a page about it."""
+"""`fairmargin export` and `fairmargin card`: a run as a file for others, and a page about it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -38,8 +38,8 @@ def export(
             target = out or run / "model.pt2"
             found = export_program(run, target, weights=chosen, embeddings=embeddings)
         typer.echo(
-            f"{target}: {target.stat().st_size / 1e6:.1f} MB; on {found.pictures} pictures probabilities "
-            f"differ from the model's by at most {found.probabilities:.1e}"
+            f"{target}: {target.stat().st_size / 1e6:.1f} MB; on {found.pictures} pictures "
+            f"probabilities differ from the model's by at most {found.probabilities:.1e}"
         )
 
 
@@ -50,7 +50,7 @@ def card(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model.")] = None,
 ) -> None:
-    """Write a model card: intended use, training data, accuracy by group, warnings, how to load it."""
+    """Write a model card: use, training data, accuracy by group, warnings, how to load it."""
     from fairmargin.export.card import model_card
     from fairmargin.runtime.files import write_atomically
 

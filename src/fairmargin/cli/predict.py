@@ -43,8 +43,8 @@ def predict(
 ) -> None:
     """Classify pictures with a trained model: path, class, probability of each class.
 
-    Pictures that cannot be read are named and left out. Exit code 0 if all were classified, 1 if some
-    were left out, 2 if none could be.
+    Pictures that cannot be read are named and left out. Exit code 0 if all were classified,
+    1 if some were left out, 2 if none could be.
     """
     from fairmargin.export.model import load, which_weights
     from fairmargin.runs import build
@@ -112,7 +112,7 @@ def _matches(word: str, path_column: str) -> Iterator[Path]:
 def _classify(
     model: "Model", files: list[Path]
 ) -> tuple[list[tuple[Path, "Tensor"]], "Tensor", list[tuple[Path, str]]]:
-    """(file, probabilities) of each that could be read, all features, and the files that could not."""
+    """(file, probabilities) of those that could be read, their features, and the other files."""
     import torch
     from rich.console import Console
     from rich.progress import track

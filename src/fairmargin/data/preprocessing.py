@@ -7,14 +7,14 @@ images in the same way, without the dataset.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from fairmargin.data.decode import Decoder
+from fairmargin.data.decode import Decoder, Mode
 from fairmargin.data.geometry import Geometry
 from fairmargin.data.split import Data, FileSplit, as_evaluated
 from fairmargin.data.views import Channels, plain
@@ -84,7 +84,10 @@ def preprocessing_of(data: Data) -> Preprocessing:
         return Preprocessing(split.decode, views.mean, views.std)
     # Images in memory have their size already; other pictures are fitted as the dataset's were.
     _, height, width = data.info.image_shape
-    mode = data.info.notes.get("resize", "crop")
+    mode: Mode = "crop"
+    for known in get_args(Mode):
+        if data.info.notes.get("resize") == known:
+            mode = known
     return Preprocessing(Decoder((height, width), mode), views.mean, views.std)
 
 

@@ -99,6 +99,7 @@ class GroupBalanced(Sampler):
     seed: int = 0
 
     def indices(self, epoch: int) -> Tensor:
+        """Positions of an epoch, drawn with replacement, every group as often."""
         weights = 1 / _count_same(self.labels, self.bias)
         return _draw(weights, seeded(ORDER, self.seed, epoch))
 

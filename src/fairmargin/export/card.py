@@ -1,4 +1,4 @@
-"""A model card in the format of the Hugging Face Hub: a YAML head, then what a reader must know before using it."""
+"""A model card in the format of the Hugging Face Hub: a YAML head, then what users must know."""
 
 import json
 from collections.abc import Mapping
@@ -78,8 +78,9 @@ def _summary(
     known = CARDS.get(result["method"])
     paper = f" ({known.paper}, {known.venue})" if known is not None and known.venue != "–" else ""
     return (
-        f"Trained with `{result['method']}`{paper} for {result['epochs']} epochs, seed {result['seed']}. "
-        f"{headline['accuracy'].capitalize()} accuracy on the test set: **{_percent(value)}**, "
+        f"Trained with `{result['method']}`{paper} for {result['epochs']} epochs, "
+        f"seed {result['seed']}. {headline['accuracy'].capitalize()} accuracy on the test set: "
+        f"**{_percent(value)}**, "
         f"weights of the {_weights(result['reported'])}."
     )
 
@@ -92,9 +93,9 @@ def _uses(data: Mapping[str, Any]) -> str:
     classes = ", ".join(data["class_names"])
     return (
         "## Intended use\n\n"
-        f"Tells pictures of these classes apart: {classes}. It knows no others: every picture gets one of "
-        "them. Measure it on your own pictures, group by group, before you rely on it; numbers below hold "
-        "for pictures like those of the test set."
+        f"Tells pictures of these classes apart: {classes}. It knows no others: every picture "
+        "gets one of them. Measure it on your own pictures, group by group, before you rely on "
+        "it; the numbers below hold for pictures like those of the test set."
     )
 
 
@@ -103,8 +104,8 @@ def _training_data(data: Mapping[str, Any]) -> str:
     lines = [
         "## Training data",
         "",
-        f"{data['name']}: {sizes['train']:,} samples for training, {sizes['valid']:,} for validation, "
-        f"{sizes['test']:,} for the test.",
+        f"{data['name']}: {sizes['train']:,} samples for training, "
+        f"{sizes['valid']:,} for validation, {sizes['test']:,} for the test.",
     ]
     if data["bias_names"]:
         lines += ["", f"Training samples by class and {_cell('bias')}:", ""]
@@ -168,7 +169,8 @@ def _provenance(record: RunRecord) -> str:
     return (
         "## How it was made\n\n"
         f"`{facts.get('command', '')}` with FairMargin {facts.get('fairmargin', '?')}{commit}, "
-        f"PyTorch {facts.get('torch', '?')}, {facts.get('device', '?')}, {facts.get('threads', '?')} threads."
+        f"PyTorch {facts.get('torch', '?')}, {facts.get('device', '?')}, "
+        f"{facts.get('threads', '?')} threads."
     )
 
 

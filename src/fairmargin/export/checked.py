@@ -1,4 +1,4 @@
-"""Is an exported file the model? Its answers are compared on pictures of the run before it is kept."""
+"""Whether an exported file is the model: both answer the same pictures before it is kept."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Difference:
 def compared(
     model: Model, answers: Callable[[Tensor], dict[str, Tensor]], pixels: Tensor, file: Path
 ) -> Difference:
-    """Compare the answers for uint8 pictures [N, 3, H, W]; raises `DifferentAnswers` if they differ.
+    """Compare the answers for uint8 pictures [N, 3, H, W]; raise `DifferentAnswers` if they differ.
 
     Args:
         answers: of the exported file: "logits", "probabilities" and perhaps "embeddings".
@@ -51,8 +51,8 @@ def compared(
         scale = max(1.0, float(wanted[name].abs().max()))
         if not difference <= LARGEST * scale:
             raise DifferentAnswers(
-                f"{file} was not written: its {name} differ from the model's by {difference:.2g} on "
-                f"{len(pixels)} pictures, where up to {LARGEST * scale:.2g} is rounding"
+                f"{file} was not written: its {name} differ from the model's by {difference:.2g} "
+                f"on {len(pixels)} pictures, where up to {LARGEST * scale:.2g} is rounding"
             )
         largest[name] = difference
     return Difference(len(pixels), largest["logits"], largest["probabilities"])
@@ -73,7 +73,7 @@ def sample_pixels(run: Path, model: Model) -> Tensor:
 
 
 def facts_of(run: Path, model: Model) -> dict[str, Any]:
-    """What a file says about itself: where it comes from, its classes, accuracies and preprocessing."""
+    """What a file says about itself: its origin, classes, accuracies and preprocessing."""
     record = RunRecord.read(run)
     result = record.result or {}
     headline = result.get("headline") or {}

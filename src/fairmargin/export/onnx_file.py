@@ -1,4 +1,4 @@
-"""A trained model as an ONNX file that takes pictures as they are: uint8 [N, height, width, 3] of any size.
+"""A trained model as an ONNX file that takes pictures as they are: uint8 [N, height, width, 3].
 
 Resizing and normalization are part of the graph. The file is kept only if onnxruntime gives the
 model's own answers.

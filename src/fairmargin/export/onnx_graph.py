@@ -1,7 +1,7 @@
-"""Preprocessing as an ONNX graph: from uint8 [N, height, width, 3] of any size to normalized [N, 3, H, W].
+"""Preprocessing as an ONNX graph: from uint8 [N, height, width, 3] to normalized [N, 3, H, W].
 
-Sizes are computed inside the graph, so one file takes pictures of any size; those of one batch share
-theirs. A picture that has the network's size already passes through unchanged.
+Sizes are computed inside the graph, so one file takes pictures of any size; those of one batch
+share theirs. A picture that has the network's size already passes through unchanged.
 
 Note: shrinking smooths as Pillow does, but crops start at whole pixels; where pictures have another
 size than the network's, values differ from Pillow's by a few of 255.
@@ -50,7 +50,7 @@ class _Graph:
         return self.add("Cast", whole, to=self.onnx.TensorProto.INT64)
 
     def resize(self, image: str, height: str, width: str) -> str:
-        """Bilinear, smoothed where it shrinks, then rounded to whole values as 8-bit pictures are."""
+        """Resize bilinearly, smooth where it shrinks, and round as 8-bit pictures are."""
         first = self.add("Slice", self.add("Shape", image), self.constant([0]), self.constant([2]))
         sizes = self.add("Concat", first, height, width, axis=0)
         resized = self.add(
@@ -83,7 +83,7 @@ class _Graph:
         return image
 
     def _half(self, number: str, to_even: bool) -> str:
-        """[1] int64: half of a number, in whole pixels; of a negative one the smaller distance from 0."""
+        """[1] int64: half of a number, in whole pixels, rounded towards 0 or to even."""
         if not to_even:
             return self.add("Div", number, self.constant([2]))
         halved = self.add(

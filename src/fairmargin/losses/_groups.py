@@ -94,6 +94,7 @@ class MatrixSums(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, y: Tensor, b: Tensor, signs: int) -> Tensor:
+        """Sums of each set [1, sets, sums] of features [N, D]."""
         r = (z @ z.T).sub_(1)
         masks = _same_group(y, b, z.dtype, signs)
         ctx.save_for_backward(z, y, b, r, *masks)
@@ -111,6 +112,7 @@ class MatrixSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradient by the features."""
         z, y, b, r, *masks = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives are wanted: the same sums, by autograd
             by_anchor = matrix_sums_by_anchor(z.to(pair_dtype(z)), y, b, len(masks) // 2)

@@ -149,6 +149,7 @@ class FairKL(_Shell, of=fairkl, at_call=("bias_features",)):
         *,
         bias_features: Tensor | None = None,
     ) -> Tensor:
+        """Return the loss, and count what it compared."""
         terms = fairkl_terms(features, labels, bias, bias_features=bias_features, **self.settings)
         self.pairs = terms.pairs.long()
         self.calls = self.calls + 1
@@ -276,6 +277,7 @@ class LSoftmax(nn.Module):
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         # A number where it is free to read; elsewhere λ is computed on the device.
+        """Return the loss of a batch; in training, also advance the schedule of λ."""
         read = limits_of(self.steps).host and not torch.compiler.is_compiling()
         step = int(self.steps) if read else self.steps.clone()
         anneal = l_softmax_anneal(step, least=self.least_anneal, steps=self.anneal_steps)

@@ -34,6 +34,7 @@ class BagBlock(nn.Module):
             self.downsample = nn.Sequential(projection, nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps of the next layer [N, width, H′, W′]; the shortcut is cropped to fit."""
         y = self.act(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         height, width = y.shape[2:]
@@ -66,6 +67,7 @@ class BagNet18(Encoder):
         self.init_convolutions()  # fan-out is k²·out: the variance 2/(k²·out) of the original
 
     def maps(self, images: Tensor) -> Tensor:  # at 224:
+        """Maps [N, 512, H′, W′] whose positions each see a small patch."""
         x = self.relu(self.bn1(self.conv2(self.conv1(images))))  # 222 × 222
         x = self.layer1(x)  # 110 × 110
         x = self.layer2(x)  # 55 × 55

@@ -23,6 +23,7 @@ class BatchNorm2d(nn.BatchNorm2d):
     def forward(
         self, x: Tensor, activation: FusedActivation = "none", shortcut: Tensor | None = None
     ) -> Tensor:
+        """Normalized maps [N, C, H, W], plus the shortcut, activated."""
         if not is_samples_last(x):
             return _activate(super().forward(x), activation, shortcut)
         h, w, c, n = x.permute(2, 3, 1, 0).shape

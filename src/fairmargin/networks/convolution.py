@@ -85,6 +85,7 @@ class Conv2d(nn.Conv2d):
             )
 
     def forward(self, images: Tensor) -> Tensor:
+        """Convolve, by the fastest way for these shapes and this device."""
         chosen = self.choice(images) if self.algorithm == "auto" else self.algorithm
         options = {"stride": self.stride[0], "padding": int(self.padding[0])}
         if chosen == "spectral":

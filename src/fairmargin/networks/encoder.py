@@ -42,6 +42,7 @@ class Encoder(nn.Module):
         self.dim = dim
 
     def forward(self, images: Tensor) -> Tensor:
+        """Features [N, dim] of images [N, C, H, W]."""
         if images.ndim != 4:
             raise ValueError(
                 f"{type(self).__name__} takes images [N, C, H, W]; got {list(images.shape)}. "

@@ -32,6 +32,7 @@ class MLP(Encoder):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Features [N, dim] of images or vectors, flattened."""
         x = images.flatten(1)  # [N, in_features]
         if x.shape[1] != self.in_features:
             raise ValueError(

@@ -37,6 +37,7 @@ class BasicBlock(nn.Module):
         self.act = act
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps of the next layer [N, width, H′, W′]."""
         y = normalize(self.conv1(x), self.bn1, self.act)
         return normalize(self.conv2(y), self.bn2, self.act, self.downsample(x))
 
@@ -64,6 +65,7 @@ class Bottleneck(nn.Module):
         self.act = act
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps of the next layer [N, 4 · width, H′, W′]."""
         y = normalize(self.conv1(x), self.bn1, self.act)
         y = normalize(self.conv2(y), self.bn2, self.act)
         return normalize(self.conv3(y), self.bn3, self.act, self.downsample(x))
@@ -76,6 +78,7 @@ class MaxPool(nn.MaxPool2d):
         super().__init__(3, stride=2, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
+        """Maps [N, C, H, W] of half the side, in the memory order of the input."""
         if maps.device.type == "cpu" and is_samples_last(maps):
             return max_pool_3_2(maps)
         return super().forward(maps)
@@ -170,6 +173,7 @@ class ResNet(Encoder):
         self.init_convolutions(fan)
 
     def maps(self, images: Tensor) -> Tensor:
+        """Maps [N, dim, H′, W′] after the last stage."""
         x = self.maxpool(normalize(self.conv1(images), self.bn1, self.relu))
         for name in self.stages:
             x = getattr(self, name)(x)

@@ -16,6 +16,7 @@ class Block(nn.Sequential):
     """Convolution, batch norm and activation; the last two in one go where the batch norm can."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Convolve, normalize and activate."""
         if len(self) != 3:  # a slice of a block
             return super().forward(x)
         convolution, norm, act = self
@@ -58,4 +59,5 @@ class SimpleConvNet(Encoder):
         self.init_convolutions()
 
     def maps(self, images: Tensor) -> Tensor:
+        """Maps [N, dim, H′, W′] after the last layer."""
         return self.blocks(images)

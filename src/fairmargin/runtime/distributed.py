@@ -182,6 +182,7 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalize; in training with the statistics of the batch of all processes."""
         if not self.training or world_size() == 1:
             return super().forward(x)
         over = [0, *range(2, x.ndim)]

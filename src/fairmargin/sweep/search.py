@@ -81,6 +81,7 @@ class OptunaSearch:
         return kinds.CategoricalDistribution(search.values)
 
     def next(self) -> Trial:
+        """The trial to run next: one that was begun and not finished, or a new one."""
         state = self.optuna.trial.TrialState
         for begun in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
             if begun.params.keys() == self.distributions.keys():
@@ -100,9 +101,11 @@ class OptunaSearch:
         return Trial(new.number, _rounded(new.params))
 
     def tell(self, trial: Trial, value: float) -> None:
+        """Note the validation accuracy of a trial."""
         self.study.tell(trial.number, value)
 
     def finished(self) -> list[Trial]:
+        """All trials with a value, in the order in which they were begun."""
         state = self.optuna.trial.TrialState
         done = self.study.get_trials(deepcopy=False, states=(state.COMPLETE,))
         return [Trial(one.number, _rounded(one.params), one.value) for one in done]
