@@ -91,6 +91,9 @@ def test_paths_exist(page):
 @every_page
 def test_modules_and_names_exist(page):
     text = page.read_text("utf-8")
+    if page.name == "CHANGELOG.md":
+        # The first column of its tables has names that are no more.
+        text = re.sub(r"^\| [^|]*\|", "|", text, flags=re.MULTILINE)
     names = set(DOTTED_NAME.findall(text))
     for module, imported in IMPORT.findall(text):
         for name in imported.split(","):

@@ -26,7 +26,6 @@ def run(
     """Train, evaluate and record one run: continue an interrupted one, only read a finished one.
 
     Args:
-        config: every setting of the run.
         path: the run folder, made if it does not exist.
         command: the command line, kept in environment.json.
         console: where progress is shown; the terminal by default.
@@ -45,8 +44,8 @@ def run(
         with stop_requests() as stop, Display(config, training, console) as display:
             recorder = Recorder(folder, config, data, training, display, stop)
             recorder.begin(command)
-            on_step, on_epoch = recorder.after_step, recorder.after_epoch
             epochs, steps = config.train.epochs, config.train.steps
+            on_step, on_epoch = recorder.after_step, recorder.after_epoch
             fit(training, epochs, steps=steps, after_step=on_step, after_epoch=on_epoch)
             recorder.conclude()
     return RunRecord.read(path)

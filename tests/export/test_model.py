@@ -98,7 +98,7 @@ def test_a_folder_without_weights(run, tmp_path):
 
 
 def test_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="is not the folder of a run"):
+    with pytest.raises(RunError, match="is not a run folder"):
         fm.load(tmp_path)
 
 

@@ -24,7 +24,7 @@ from fairmargin.config.schema import (
 from fairmargin.config.sections import Named, Section
 from fairmargin.data import DATASETS, is_own
 
-# Keys that were spelled differently before 0.1.0; still read from files, run folders and --set.
+# Keys that were spelled differently in 0.1.0; still read from files, run folders and --set.
 OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
 
 
