@@ -453,6 +453,23 @@ def sharing(name: str, batch: int, rounds: int) -> None:
         print(f"| {contender} | {' | '.join(f'{rate:.0f}' for rate in rates[contender])} |")
 
 
+def where_time_goes(name: str, batch: int, shown: int = 12) -> None:
+    """Print the operations that take most of a training step, by PyTorch's profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    steps = fairmargin(CASES[name], batch)
+    steps(1)
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        steps(2)
+    rows = sorted(found.key_averages(), key=lambda row: -row.self_cpu_time_total)
+    whole = sum(row.self_cpu_time_total for row in rows)
+    print(f"\n{name}, batch {batch}, {torch.get_num_threads()} threads, one step\n")
+    print("| operation | share of the time | calls |\n|---|---|---|")
+    for row in rows[:shown]:
+        print(f"| {row.key} | {row.self_cpu_time_total / whole:.1%} | {row.count // 2} |")
+    print(f"| all {len(rows)} | 100 % | {sum(row.count for row in rows) // 2} |")
+
+
 @contextmanager
 def busy(number: int) -> Iterator[None]:
     """Keep so many processes busy inside the `with` block, each on one core."""
@@ -509,6 +526,7 @@ def main() -> None:
     )
     parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--sharing", action="store_true", help="beside 0, 1 and 4 busy processes")
+    parser.add_argument("--profile", action="store_true", help="where the time of a step goes")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -519,6 +537,8 @@ def main() -> None:
         serve(options.serve, CASES[names[0]], options.batch)
     elif options.alone:
         alone(CASES[names[0]], options.batch, options.rounds)
+    elif options.profile:
+        where_time_goes(names[0], options.batch)
     elif options.scaling:
         scaling(names[0], [64, 256, 1024], options.rounds)
     elif options.sharing:
