@@ -13,6 +13,7 @@ Everything below is imported when it is first used, so `import fairmargin` takes
     fm.evaluate     probes, and accuracies by group
     fm.audit        what gives the label away in a dataset, a run or embeddings
     fm.report       one page about many runs
+    fm.train        train a method on a dataset, as `fairmargin train` does
     fm.load         a trained model from its run folder: predict, embed, logits
     fm.Config       the settings of a run
     fm.FairMarginProjector    removes a known bias from embeddings (scikit-learn)
@@ -25,6 +26,7 @@ from fairmargin.version import __version__
 
 if TYPE_CHECKING:
     from fairmargin import audit, data, evaluate, losses, methods, networks, report
+    from fairmargin.api import train
     from fairmargin.config import Config
     from fairmargin.export.model import load
     from fairmargin.sklearn import FairMarginProjector
@@ -41,6 +43,7 @@ __all__ = [
     "methods",
     "networks",
     "report",
+    "train",
 ]
 
 _PACKAGES = ("audit", "data", "evaluate", "losses", "methods", "networks", "report")
@@ -48,6 +51,7 @@ _MEMBERS = {
     "Config": "fairmargin.config",
     "FairMarginProjector": "fairmargin.sklearn",
     "load": "fairmargin.export.model",
+    "train": "fairmargin.api",
 }
 
 

@@ -20,7 +20,6 @@ from fairmargin.cli.options import (
     Network,
     command_line,
     parse_seeds,
-    runs_of,
 )
 from fairmargin.cli.sweeps import Methods, RunOptions, choose_engine
 from fairmargin.cli.tables import classifier_title, shown_classifier
@@ -55,13 +54,13 @@ def compare(
     from fairmargin.report.page import write_report
     from fairmargin.runs.folder import find_runs
     from fairmargin.sweep.compare import compare as run_all
-    from fairmargin.sweep.compare import markdown, summaries, table
+    from fairmargin.sweep.compare import default_out, markdown, summaries, table
 
     with exit_on_user_error():
         chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
         options = RunOptions(file, dataset, methods, network, bias, changes)
         configs = options.configs(parse_seeds(seeds))
-        folder = out or runs_of(configs[0])
+        folder = out or default_out(configs[0])
         outcomes = run_all(
             configs,
             folder,

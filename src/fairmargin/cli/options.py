@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from fairmargin.config import Config
+    pass
 
 File = Annotated[
     Path | None, typer.Argument(help="A configuration (TOML); see docs/configuration.md.")
@@ -60,16 +60,6 @@ Gpus = Annotated[
 def command_line() -> list[str]:
     """Return the words of the command that is running, for environment.json."""
     return ["fairmargin", *sys.argv[1:]]
-
-
-def runs_of(config: "Config") -> Path:
-    """Return the default folder of runs on a dataset, one for each setting of --bias.
-
-    Args:
-        config: of the runs.
-    """
-    name, bias = config.data.name, config.data.bias
-    return Path("runs") / (name if bias == "labels" else f"{name}-bias-{bias}")
 
 
 def parse_methods(text: str) -> list[str]:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from fairmargin.cli.errors import exit_on_user_error
-from fairmargin.cli.options import Bias, Changes, Dataset, File, Network, command_line, runs_of
+from fairmargin.cli.options import Bias, Changes, Dataset, File, Network, command_line
 from fairmargin.cli.tables import accuracy_table
 
 
@@ -38,7 +38,7 @@ def train(
     from fairmargin.run import run
     from fairmargin.runs.record import CONFIG
     from fairmargin.runtime import distributed
-    from fairmargin.sweep.compare import folder_of
+    from fairmargin.sweep.compare import default_out, folder_of
 
     with exit_on_user_error():
         if resume is not None:
@@ -58,7 +58,7 @@ def train(
                 seed=seed,
                 overrides=changes or (),
             )
-            folder = out or folder_of(config, runs_of(config))
+            folder = out or folder_of(config, default_out(config))
         record = run(config, folder, command=command_line())
         if record.result is not None and distributed.is_first():
             title = "test accuracy in percent, with 95 % intervals"

@@ -21,7 +21,6 @@ from fairmargin.cli.options import (
     Network,
     command_line,
     parse_seeds,
-    runs_of,
 )
 from fairmargin.cli.sweeps import Methods, RunOptions, choose_engine
 
@@ -55,6 +54,7 @@ def tune(
     The same command again runs only the trials that are missing. Writes METHOD/best.toml, which
     "fairmargin train" takes, and a table. The test set chooses nothing.
     """
+    from fairmargin.sweep.compare import default_out
     from fairmargin.sweep.tune import markdown, settings, table
     from fairmargin.sweep.tune import tune as search
 
@@ -62,7 +62,7 @@ def tune(
         chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
         options = RunOptions(file, dataset, methods, network, bias, changes)
         configs = options.configs()
-        folder = out or Path("runs") / "tune" / runs_of(configs[0]).name
+        folder = out or Path("runs") / "tune" / default_out(configs[0]).name
         found = search(
             configs,
             folder,

@@ -122,6 +122,12 @@ def _without_repeated_refusals(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return kept
 
 
+def default_out(config: Config) -> Path:
+    """Return the default folder of runs on a dataset, one for each setting of `data.bias`."""
+    name, bias = config.data.name, config.data.bias
+    return Path("runs") / (name if bias == "labels" else f"{name}-bias-{bias}")
+
+
 def folder_of(config: Config, out: Path) -> Path:
     """Return the run folder of a configuration: OUT/METHOD/seed-SEED.
 

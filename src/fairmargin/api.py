@@ -1,0 +1,121 @@
+"""Training from Python: what `fairmargin train` does, with the same folder and the same result."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fairmargin import config as configuration
+from fairmargin.config import Config, toml
+from fairmargin.export.model import Model, load
+from fairmargin.report import write_report
+from fairmargin.run import run as run_config
+from fairmargin.runs.record import RunRecord
+from fairmargin.sweep.compare import default_out, folder_of
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: its folder, its accuracies, its model."""
+
+    path: Path
+    record: RunRecord
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """Accuracies on the test set by name, of the classifier that the run reports."""
+        result = self.record.outcome
+        judged = result["test"][result["headline"]["classifier"]]
+        return {name: float(value["value"]) for name, value in judged["accuracy"].items()}
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model, with its preprocessing and class names; see `fairmargin.load`."""
+        return load(self.path)
+
+    def table(self) -> str:
+        """Accuracies in percent as a Markdown table, a column for each classifier."""
+        judged = self.record.outcome["test"]
+        lines = ["| accuracy | " + " | ".join(judged) + " |", "|---" * (1 + len(judged)) + "|"]
+        for name in self.accuracy:
+            values = [one["accuracy"][name] for one in judged.values()]
+            cells = [
+                f"{100 * x['value']:.1f} ({100 * x['low']:.1f} to {100 * x['high']:.1f})"
+                for x in values
+            ]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        return "\n".join(lines)
+
+    def report(self, file: str | Path = "report.html") -> Path:
+        """Write one self-contained page about the run and return its path."""
+        return write_report([self.path], Path(file))
+
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return f"**{self.record.method}** on {self.record.dataset}: `{self.path}`\n\n{self.table()}"
+
+
+def train(
+    *,
+    dataset: str | Path | None = None,
+    method: str | None = None,
+    network: str | None = None,
+    bias: str | None = None,
+    seed: int | None = None,
+    epochs: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    config: str | Path | Config | None = None,
+    out: str | Path | None = None,
+    console: Console | None = None,
+) -> TrainedRun:
+    """Train one method on one dataset, evaluate it, and record everything in a folder.
+
+        run = fm.train(dataset="photos.csv", method="eps-supinfonce+fairkl", epochs=20)
+        run.accuracy["worst-group"], run.table(), run.report("report.html")
+        run.model.predict(["a.jpg"])
+
+    The same call again continues an interrupted run, and only reads a finished one. Settings and
+    results are those of `fairmargin train` with the same words.
+
+    Args:
+        dataset: a name from `fm.data.DATASETS`, or the path of a table or folder of images.
+        method: a name from `fm.methods.METHODS`.
+        network: a name from `fm.networks.ENCODERS`; the dataset's preset by default.
+        bias: what methods see of the bias: "labels", "none", "scores" or "clusters".
+        seed: random seed for data, weights and batches.
+        epochs: passes over the training set.
+        settings: further keys of docs/configuration.md, such as {"train.batch_size": 64}.
+        config: a TOML file below all of these, or a whole `Config`, which takes no others.
+        out: run folder; runs/DATASET/METHOD/seed-SEED by default.
+        console: where progress is shown; the terminal or the notebook by default.
+    """
+    overrides = [f"{key}={toml.value(_none(value))}" for key, value in (settings or {}).items()]
+    if epochs is not None:
+        overrides.append(f"train.epochs={epochs}")
+    if isinstance(config, Config):
+        if overrides or any(x is not None for x in (dataset, method, network, bias, seed)):
+            raise ValueError(
+                "a whole Config takes no other settings; change it with config.override"
+            )
+        chosen = config
+    else:
+        chosen = configuration.load(
+            None if config is None else Path(config),
+            dataset=None if dataset is None else str(dataset),
+            network=network,
+            method=method,
+            bias=bias,
+            seed=seed,
+            overrides=overrides,
+        )
+    folder = folder_of(chosen, default_out(chosen)) if out is None else Path(out)
+    record = run_config(chosen, folder, command=("fairmargin.train",), console=console)
+    return TrainedRun(folder, record)
+
+
+def _none(value: Any) -> Any:
+    """TOML has no null; the word "none" stands for it."""
+    return "none" if value is None else value
