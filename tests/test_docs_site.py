@@ -127,3 +127,19 @@ def test_the_site_builds_without_a_warning(tmp_path, pages):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "build" / "site" / "index.html").is_file()
     assert "eps_supinfonce" in (tmp_path / "build" / "site" / "search.json").read_text("utf-8")
+
+
+def test_borrowed_arguments_are_shown(site):
+    page = "\n".join(site.reference("losses", alone=True))
+    function = page[page.index("## `fairkl`") : page.index("## `fairkl_terms`")]
+    assert "divergence: Divergence = 'kl'" in function
+    assert "**settings" not in function
+    shell = page[page.index("## `FairKL`") :].split("```")[1]
+    assert "divergence: Divergence = 'kl'" in shell
+    assert "features" not in shell
+
+
+def test_training_and_loading_are_in_the_reference(site):
+    page = "\n".join(site.reference("api", alone=False) + site.reference("export", alone=False))
+    for name in ("`train`", "`TrainedRun.report`", "`load`", "`Model.predict`", "`export_onnx`"):
+        assert name in page

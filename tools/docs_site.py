@@ -42,8 +42,8 @@ REFERENCE = {
     "audit": ("What gives the label away", ["audit", "audit._dataset", "audit._embeddings"]),
     "sklearn": ("The scikit-learn transformer", ["sklearn"]),
     "running": (
-        "Runs and loops: configuration, one run, the training loop, processes",
-        ["config", "run", "loop", "optim", "runtime.distributed"],
+        "Training and using models, configuration, one run, the training loop, processes",
+        ["api", "export", "config", "run", "loop", "optim", "runtime.distributed"],
     ),
 }
 
@@ -128,6 +128,63 @@ class Found(NamedTuple):
     file: Path
 
 
+def _with_borrowed_arguments(node: Definition, tree: ast.Module) -> Definition:
+    """The definition with the arguments that it takes from another function of its module's names.
+
+    `@arguments_of(f)` gives a function the arguments of f; `class C(…, of=f)` gives the
+    constructor of a loss module the keyword arguments of f.
+    """
+    if isinstance(node, ast.ClassDef):
+        lender = next((ast.unparse(word.value) for word in node.keywords if word.arg == "of"), "")
+    else:
+        calls = [one for one in node.decorator_list if isinstance(one, ast.Call)]
+        named = [one for one in calls if ast.unparse(one.func) == "arguments_of"]
+        lender = ast.unparse(named[0].args[0]) if named else ""
+    found = _named(tree, lender) if lender else None
+    if not isinstance(found, ast.FunctionDef):
+        return node
+    if not isinstance(node, ast.ClassDef):
+        return ast.copy_location(_function(node.name, found.args, node), node)
+    # Names that a call of the module takes, and not its constructor.
+    at_call: list[str] = []
+    for word in node.keywords:
+        if word.arg == "at_call":
+            at_call += ast.literal_eval(word.value)
+    given = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
+    kept = [pair for pair in given if pair[0].arg not in at_call]
+    keywords = ast.arguments(
+        posonlyargs=[],
+        args=[ast.arg("self")],
+        kwonlyargs=[argument for argument, _ in kept],
+        kw_defaults=[default for _, default in kept],
+        defaults=[],
+    )
+    others = [
+        item
+        for item in node.body
+        if not (isinstance(item, ast.FunctionDef) and item.name == "__init__")
+    ]
+    maker = ast.copy_location(_function("__init__", keywords, found), node)
+    changed = ast.ClassDef(node.name, node.bases, [], [*others, maker], [])
+    return ast.copy_location(changed, node)
+
+
+def _function(name: str, arguments: ast.arguments, like: Function) -> ast.FunctionDef:
+    return ast.FunctionDef(name, arguments, like.body, [], like.returns)
+
+
+def _named(tree: ast.Module, name: str) -> Definition | None:
+    """The definition of a name, in this module or in the one that it is imported from."""
+    if name in _definitions(tree):
+        return _with_borrowed_arguments(_definitions(tree)[name], tree)
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            source = _file_of(node.module or "")
+            if source.is_file():
+                return _named(ast.parse(source.read_text("utf-8")), name)
+    return None
+
+
 def reference(module: str, *, alone: bool) -> list[str]:
     """Write the Markdown lines about one module of the package.
 
@@ -174,15 +231,16 @@ def _public(tree: ast.Module, file: Path) -> Iterator[Found]:
                 origins[alias.asname or alias.name] = (node.module, alias.name)
     for name in names:
         if name in defined:
-            yield Found(name, defined[name], file)
+            yield Found(name, _with_borrowed_arguments(defined[name], tree), file)
         elif name in origins:
             module, original = origins[name]
             source = _file_of(module)
             if not source.is_file():
                 continue
-            inside = _definitions(ast.parse(source.read_text("utf-8")))
-            if original in inside:
-                yield Found(name, inside[original], source)
+            inside = ast.parse(source.read_text("utf-8"))
+            node = _definitions(inside).get(original)
+            if node is not None:
+                yield Found(name, _with_borrowed_arguments(node, inside), source)
 
 
 def _definitions(tree: ast.Module) -> dict[str, Definition]:
