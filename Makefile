@@ -61,7 +61,7 @@ types: .venv/.dev
 
 test: lint types
 	@echo "== pytest"
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q --durations=15
 
 quick: .venv/.dev
 	@$(BIN)/python -m pytest -q -m "not slow"
