@@ -68,7 +68,8 @@ class Item:
             a model, how often the bias can be read inside classes, or the slice is right.
         strength: share of the gap between chance and perfect; None for a slice.
         p: corrected; None for the bias, of which an audit tests nothing.
-        verdict: "shortcut", "correlate" or "nothing"; of a model, "readable bias" or "weak slice".
+        verdict: "shortcut", "correlate" or "nothing"; of a model, how well the bias "can be read",
+            or "weak slice".
     """
 
     attribute: str
@@ -99,6 +100,9 @@ class Found:
     @property
     def findings(self) -> list[Item]:
         """What was looked at, of a dataset; what was found, of a model. Strongest first."""
+        # Here, because that module imports this one.
+        from fairmargin.audit.model_page import legibility
+
         items = []
         for one in self.json.get("attributes", ()):
             right, p = one["balanced_accuracy"], one["p_corrected"]
@@ -107,7 +111,7 @@ class Found:
         if readable.get("above_chance") is not None:
             rates = [one["accuracy"]["value"] for one in readable["classes"]]
             above = readable["above_chance"]
-            items.append(Item("bias", sum(rates) / len(rates), above, None, "readable bias"))
+            items.append(Item("bias", sum(rates) / len(rates), above, None, legibility(above)))
         for number, one in enumerate((self.json.get("slices") or {}).get("found", ()), 1):
             name = f"slice {number}, class {self.json['class_names'][one['class']]}"
             tested = one["confirmation"]

@@ -262,5 +262,7 @@ def facts(config: "Config") -> dict[str, dict[str, str | None]]:
             continue
         built = part_of(config, part)
         path = section.options.get("object") if section.name == OWN else section.name
-        found[part] = {"path": path, "sha256": source_hash(getattr(built, "code", built))}
+        # Of datasets that were given, the class of the training set counts.
+        source = getattr(built, "code", built) if part == "data" else built
+        found[part] = {"path": path, "sha256": source_hash(source)}
     return found

@@ -28,7 +28,14 @@ from fairmargin.data import DATASETS, is_own
 # Keys that were spelled differently in 0.1.0; still read from files, run folders and --set.
 OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
 # Beside one of these a configuration was written by a run.
-RUN_FILES = ("environment.json", "data.json", "metrics.jsonl", "result.json", "checkpoints")
+RUN_FILES = (
+    "environment.json",
+    "data.json",
+    "metrics.jsonl",
+    "result.json",
+    "checkpoints",
+    "weights.safetensors",
+)
 
 
 def load(

@@ -175,7 +175,7 @@ def _read(
 ) -> tuple[ArraySplit | DatasetSplit, tuple[list[int], torch.dtype, str]]:
     """Read a dataset once; also return shape, dtype and place of the first sample of all."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise TypeError(
+        raise ValueError(
             f"{where} is a {type(dataset).__name__}, which has no __len__ and __getitem__; "
             "give a torch Dataset or a sequence of (image, label) or (image, label, bias)"
         )
@@ -238,7 +238,7 @@ def as_tensor(image: Any, place: str) -> Tensor:
         planes = image[..., None] if image.ndim == 2 else image
         return torch.from_numpy(np.ascontiguousarray(planes.transpose(2, 0, 1)))
     if not isinstance(image, Tensor):
-        raise TypeError(
+        raise ValueError(
             f"{place}: an image must be a tensor, a NumPy array or a Pillow image; "
             f"got {type(image).__name__}"
         )

@@ -62,7 +62,7 @@ class OwnEncoders:
                     "has no effect; give its class"
                 )
         elif not callable(source):
-            raise TypeError(
+            raise ValueError(
                 f"{name} is a {type(source).__name__}; an encoder is a torch.nn.Module, or a class "
                 "or function that returns one"
             )
@@ -101,7 +101,7 @@ class OwnEncoders:
             return self._reset(module) if self.made else module
         module = self.source(**{**self.options, **wanted})
         if not isinstance(module, nn.Module):
-            raise TypeError(
+            raise ValueError(
                 f"{self.name} returned a {type(module).__name__}; it must return a torch.nn.Module"
             )
         return module

@@ -57,7 +57,7 @@ def own_data(config: Config) -> Data:
         return source.build(config.seed)
     options = dict(chosen.options)
     if not callable(source):
-        raise TypeError(
+        raise ValueError(
             f"{chosen.name} is a {type(source).__name__}; name a function that returns (train, "
             "valid, test) datasets, or a fairmargin Data"
         )
@@ -79,7 +79,7 @@ def _as_data(built: Any, name: str, seed: int) -> Data:
         return built
     if isinstance(built, tuple | list) and len(built) == 3:
         return from_datasets(*built, name=name, seed=seed)
-    raise TypeError(
+    raise ValueError(
         f"{name} returned a {type(built).__name__}; it must return (train, valid, test) datasets, "
         "where valid may be None, or a fairmargin Data"
     )
