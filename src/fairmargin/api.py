@@ -1,7 +1,7 @@
 """Training from Python: what `fairmargin train` does, with the same folder and the same result."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,13 @@ from rich.console import Console
 
 from fairmargin import config as configuration
 from fairmargin.config import Config, toml
+from fairmargin.config.code import allowed, named_again, named_part
+from fairmargin.data.views import Step
 from fairmargin.export.model import Model, load
 from fairmargin.report import write_report
 from fairmargin.run import run as run_config
+from fairmargin.runs.given import OwnParts
+from fairmargin.runs.own import GivenDatasets
 from fairmargin.runs.record import RunRecord
 from fairmargin.sweep.compare import default_out, folder_of
 
@@ -23,6 +27,8 @@ class TrainedRun:
 
     path: Path
     record: RunRecord
+    # Of the user's own, for `model`.
+    encoder: Any = field(default=None, repr=False)
 
     @property
     def accuracy(self) -> dict[str, float]:
@@ -34,7 +40,7 @@ class TrainedRun:
     @cached_property
     def model(self) -> Model:
         """The trained model, with its preprocessing and class names; see `fairmargin.load`."""
-        return load(self.path)
+        return load(self.path, encoder=self.encoder)
 
     def table(self) -> str:
         """Accuracies in percent as a Markdown table, a column for each classifier."""
@@ -70,12 +76,22 @@ def train(
     config: str | Path | Config | None = None,
     out: str | Path | None = None,
     console: Console | None = None,
+    train: Any = None,
+    valid: Any = None,
+    test: Any = None,
+    encoder: Any = None,
+    class_names: Sequence[str] | None = None,
+    bias_names: Sequence[str] | None = None,
+    augment: Sequence[Step] | None = None,
+    trust_code: bool = False,
 ) -> TrainedRun:
     """Train one method on one dataset, evaluate it, and record everything in a folder.
 
         run = fm.train(dataset="photos.csv", method="eps-supinfonce+fairkl", epochs=20)
         run.accuracy["worst-group"], run.table(), run.report("report.html")
         run.model.predict(["a.jpg"])
+
+        fm.train(train=my_dataset, test=my_test, encoder=my_module, method="ce+fairkl", epochs=20)
 
     The same call again continues an interrupted run, and only reads a finished one. Settings and
     results are those of `fairmargin train` with the same words.
@@ -91,8 +107,21 @@ def train(
         config: a TOML file below all of these, or a whole `Config`, which takes no others.
         out: run folder; runs/DATASET/METHOD/seed-SEED by default.
         console: where progress is shown; the terminal or the notebook by default.
+        train: your own training set instead of `dataset`: a torch Dataset, or anything with a
+            length, of (image, label) or (image, label, bias); see `data.own.from_datasets`.
+        valid: your validation set; by default a tenth of every (label, bias) cell of `train`.
+        test: your test set.
+        encoder: your own network instead of `network`: a module from images to features [N, D], a
+            class or function that makes one, its import path, or a name.
+        class_names: one for each label of `train`.
+        bias_names: one for each bias value of `train`.
+        augment: steps of `fairmargin.data.views` for `train`.
+        trust_code: import code that `config` names, if that is the file of a run.
     """
+    own = OwnParts.of(encoder, GivenDatasets(train, valid, test, class_names, bias_names, augment))
+    own.check(dataset=dataset, network=network, config=config)
     overrides = [f"{key}={toml.value(_none(value))}" for key, value in (settings or {}).items()]
+    overrides += own.overrides
     if epochs is not None:
         overrides.append(f"train.epochs={epochs}")
     if isinstance(config, Config):
@@ -105,15 +134,17 @@ def train(
         chosen = configuration.load(
             None if config is None else Path(config),
             dataset=None if dataset is None else str(dataset),
-            network=network,
+            network=own.network or network,
             method=method,
             bias=bias,
             seed=seed,
             overrides=overrides,
         )
+    chosen = named_again(allowed(chosen, given=own.given), trust_code=trust_code)
+    own.say_what_is_lost(console)
     folder = folder_of(chosen, default_out(chosen)) if out is None else Path(out)
     record = run_config(chosen, folder, command=("fairmargin.train",), console=console)
-    return TrainedRun(folder, record)
+    return TrainedRun(folder, record, named_part(chosen, "network"))
 
 
 def _none(value: Any) -> Any:

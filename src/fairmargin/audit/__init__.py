@@ -1,17 +1,17 @@
 """What gives the label away: in a dataset before training, in a run or in embeddings after it.
 
-    from pathlib import Path
+    import fairmargin as fm
 
-    from fairmargin import audit
+    found = fm.audit.dataset("photos.csv")
+    found.verdict, found.findings
+    found.save("audit.html")                     # and audit.json
 
-    found = audit.audit_embeddings({"embeddings": z, "labels": y, "bias": b, "predicted": answers})
-    print(found.verdict)
-    audit.write_audit(found, Path("audit"))      # audit.html and audit.json
+    dataset           which simple attributes of the training images tell the label
+    run               whom a trained model fails, what its embedding is organised by, and slices
+    embeddings        the same for any embeddings and labels
 
-    audit_dataset     which simple attributes of the training images tell the label
-    audit_run         whom a trained model fails, what its embedding is organised by, and slices
-    audit_embeddings  the same for any embeddings and labels
-    write_audit       writes what an audit found
+`audit_dataset`, `audit_run`, `audit_embeddings` and `write_audit` are what these are built from:
+they take a `Data`, a folder and arrays, and write into a folder.
 
 `audit.check` compares finished runs with limits, for continuous integration. Everything is imported
 when it is first used.
@@ -25,9 +25,19 @@ if TYPE_CHECKING:
     from fairmargin.audit._embeddings import audit_arrays as audit_embeddings
     from fairmargin.audit._embeddings import audit_run
     from fairmargin.audit.page import write as write_audit
+    from fairmargin.audit.public import dataset, embeddings, run
     from fairmargin.audit.section import Found
 
-__all__ = ["Found", "audit_dataset", "audit_embeddings", "audit_run", "write_audit"]
+__all__ = [
+    "Found",
+    "audit_dataset",
+    "audit_embeddings",
+    "audit_run",
+    "dataset",
+    "embeddings",
+    "run",
+    "write_audit",
+]
 
 # Name → (module of this package, name in it).
 _PLACES = {
@@ -35,6 +45,9 @@ _PLACES = {
     "audit_dataset": ("_dataset", "audit_data"),
     "audit_embeddings": ("_embeddings", "audit_arrays"),
     "audit_run": ("_embeddings", "audit_run"),
+    "dataset": ("public", "dataset"),
+    "embeddings": ("public", "embeddings"),
+    "run": ("public", "run"),
     "write_audit": ("page", "write"),
 }
 

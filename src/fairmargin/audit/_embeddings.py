@@ -20,6 +20,7 @@ from fairmargin.audit.arrays import Arrays, read
 from fairmargin.audit.section import Found, Progress, silent
 from fairmargin.audit.slices import Slices, find_slices
 from fairmargin.data.hashes import data_hash
+from fairmargin.data.own import for_display
 from fairmargin.evaluate import jsonable
 from fairmargin.runs.record import CONFIG, TEST, RunError, RunRecord
 
@@ -61,10 +62,13 @@ def audit_run(
     clusters: int | None = None,
     seed: int = 0,
     progress: Progress = silent,
+    dataset: str | None = None,
+    trust_code: bool = False,
 ) -> Found:
     """Audit a finished run: its test set as the run recorded it.
 
-    Pictures come from the dataset if it is at hand, else from those the run has kept.
+    Pictures come from the dataset if it is at hand, else from those the run has kept. A run whose
+    dataset is code of somebody's own is refused until you name it again.
 
     Args:
         folder: the run folder.
@@ -72,6 +76,8 @@ def audit_run(
         clusters: of each class, where slices are looked for; None chooses.
         seed: of all that is drawn.
         progress: called with what is being done, how much is done, and of how much.
+        dataset: import path of the run's dataset, if it has one, to allow importing it.
+        trust_code: import whatever code the folder names.
     """
     record = RunRecord.read(Path(folder))
     if record.result is None:
@@ -79,6 +85,7 @@ def audit_run(
             f"{folder} is not finished, and an audit looks at the end. "
             f"Continue it: fairmargin train --resume {folder}"
         )
+    name_again = _allowed(record, dataset, trust_code)
     given: dict[str, Any] = dict(record.arrays(TEST))
     for key in ("class_names", "bias_names"):
         if record.data.get(key):
@@ -93,7 +100,7 @@ def audit_run(
     method, dataset, run_seed = (record.result[key] for key in ("method", "dataset", "seed"))
     facts = {"kind": "run", "method": method, "dataset": dataset, "seed": run_seed}
     name = f"{method} on {dataset}, seed {run_seed}"
-    pictures = partial(_pictures, record)
+    pictures = partial(_pictures, record, name_again)
     return _audit(read(given), name, facts, pictures, alpha, clusters, seed, progress)
 
 
@@ -200,18 +207,43 @@ def _most_frequent(values: Tensor, names: tuple[str, ...], most: int = 3) -> lis
     return [{"name": names[k], "share": float(n[k]) / len(values)} for k in top if n[k]]
 
 
-def _pictures(record: RunRecord, positions: list[int]) -> dict[int, NDArray[np.uint8]]:
+def _allowed(record: RunRecord, dataset: str | None, trust_code: bool) -> str | None:
+    """Return the import path of a run's dataset; refuse one that the user has not named."""
+    from fairmargin.config.code import is_import_path, refusal
+
+    name = record.config.get("data", {}).get("name")
+    if dataset is not None and dataset != name:
+        raise ValueError(
+            f"this run's dataset is {name}, not {dataset}; name that one, or leave it out"
+        )
+    if not is_import_path(name):
+        return None
+    if dataset is None and not trust_code:
+        raise refusal("data", name)
+    return str(name)
+
+
+def _pictures(
+    record: RunRecord, trusted: str | None, positions: list[int]
+) -> dict[int, NDArray[np.uint8]]:
     """Return test images [C, H, W] by position.
 
     They come from the dataset if it is at hand and still the same, else from those the run kept.
+
+    Args:
+        record: of the run.
+        trusted: import path of the dataset, which the user named.
+        positions: in the test set.
     """
     from fairmargin.config import load_resolved
+    from fairmargin.config.code import named_again
     from fairmargin.runs import build
 
     try:
-        test = build.data(load_resolved(record.path / CONFIG)).test
+        config = named_again(load_resolved(record.path / CONFIG), dataset=trusted)
+        test = build.data(config).test
         if data_hash(test) == record.data_hashes.get("test"):
-            images = test.images(torch.tensor(positions)).numpy()
+            images = for_display(test.images(torch.tensor(positions))).numpy()
             return dict(zip(positions, images, strict=True))
     except (OSError, ValueError):
         pass

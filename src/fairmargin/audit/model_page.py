@@ -35,14 +35,19 @@ def verdict(found: Json) -> str:
         said = [f"The model is right {overall} of the time."]
     readable = (found["bias_readable"] or {}).get("above_chance")
     if readable is not None:
-        if readable >= LEGIBLE:
-            how = "can be"
-        elif readable > FAINT:
-            how = "can partly be"
-        else:
-            how = "can hardly be"
-        said.append(f"Inside a class the bias {how} read off the embedding.")
+        said.append(f"Inside a class the bias {legibility(readable)} off the embedding.")
     return " ".join([*said, slices_page.verdict(found)])
+
+
+def legibility(above_chance: float) -> str:
+    """Return how well a bias can be read: "can be read", "can partly be read", …
+
+    Args:
+        above_chance: share of the gap between chance and perfect.
+    """
+    if above_chance >= LEGIBLE:
+        return "can be read"
+    return "can partly be read" if above_chance > FAINT else "can hardly be read"
 
 
 def sections(found: Json, samples: Samples) -> list[Section]:

@@ -19,11 +19,27 @@ def write(found: Found, folder: Path) -> tuple[Path, Path]:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"cannot write into {folder}, which is a file; give a folder with --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    page = write_page(found, folder / PAGE)
+    return page, folder / NUMBERS
+
+
+def write_page(found: Found, file: Path) -> Path:
+    """Write a page, and the numbers beside it with the ending .json; return the page's path.
+
+    Args:
+        found: the outcome of an audit.
+        file: with the ending .html; a folder, or a name without an ending, stands for audit.html in
+            it.
+    """
+    if file.is_dir() or not file.suffix:
+        file = file / PAGE
+    if file.suffix not in (".html", ".htm"):
+        raise ValueError(f"an audit is written as .html, with its numbers as .json; got {file}")
+    file.parent.mkdir(parents=True, exist_ok=True)
     numbers = json.dumps(found.json, indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomically(folder / NUMBERS, numbers.encode())
-    write_atomically(folder / PAGE, render(found).encode())
-    return folder / PAGE, folder / NUMBERS
+    write_atomically(file.with_suffix(".json"), numbers.encode())
+    write_atomically(file, render(found).encode())
+    return file
 
 
 def render(found: Found) -> str:

@@ -108,7 +108,7 @@ def locate(given: Path | None, dataset: str, seed: int) -> Path:
         dataset: name of the dataset.
     """
     if given is None:
-        return FOLDER / dataset / f"seed-{seed}" / FILE
+        return FOLDER / dataset.replace(":", "-") / f"seed-{seed}" / FILE
     if given.is_file():
         return given
     inner = given / f"seed-{seed}"

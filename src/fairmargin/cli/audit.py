@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from fairmargin.cli.errors import exit_on_user_error
+from fairmargin.cli.options import DatasetAgain, TrustCode
 
 if TYPE_CHECKING:
     from fairmargin.audit.section import Found
@@ -80,6 +81,8 @@ def audit(
         list[str] | None,
         typer.Option("--set", help="Change a setting: data.rho=0.9; with --cure, any setting."),
     ] = None,
+    dataset: DatasetAgain = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Find what gives the label away, in a dataset before training or in a model after it.
 
@@ -89,6 +92,7 @@ def audit(
     """
     from fairmargin.audit._dataset import audit_data
     from fairmargin.audit.page import write
+    from fairmargin.audit.public import columns_of, configuration_of
     from fairmargin.runs import build
     from fairmargin.runs.record import is_run
 
@@ -101,17 +105,22 @@ def audit(
                 "and --set are for datasets. "
                 'To fail on a weak group, see "fairmargin check --help"'
             )
+        if not of_model and dataset is not None:
+            raise ValueError(
+                f"--dataset names the code of a run, and {target} is none; name the dataset alone: "
+                f"fairmargin audit {dataset}"
+            )
         if cure and inject is None:
             raise ValueError(
                 "--cure trains on a planted shortcut; plant one with --inject colour:0.95"
             )
         with _shown_progress() as progress:
             if of_model:
-                found = _of_model(path, alpha, seed, progress)
+                found = _of_model(path, alpha, seed, progress, dataset, trust_code)
                 name = _in_one_word(path)
             else:
                 config_of = partial(
-                    _configuration, target, config, seed, inject, cure, changes or []
+                    configuration_of, target, config, seed, inject, cure, changes or []
                 )
                 chosen = config_of(None)
                 data = build.data(chosen)
@@ -121,7 +130,7 @@ def audit(
                     name += f"-{inject.replace(':', '-')}"
                 found = audit_data(
                     data,
-                    columns=_columns(chosen, data),
+                    columns=columns_of(chosen, data),
                     permutations=permutations,
                     alpha=DATA_ALPHA if alpha is None else alpha,
                     strong=strength,
@@ -138,12 +147,22 @@ def audit(
             raise typer.Exit(SHORTCUT_FOUND)
 
 
-def _of_model(path: Path, alpha: float | None, seed: int, progress: "Report") -> "Found":
+def _of_model(
+    path: Path,
+    alpha: float | None,
+    seed: int,
+    progress: "Report",
+    dataset: str | None,
+    trust_code: bool,
+) -> "Found":
     from fairmargin.audit._embeddings import audit_arrays, audit_run
 
     level = MODEL_ALPHA if alpha is None else alpha
-    look = audit_arrays if path.suffix == ".npz" else audit_run
-    return look(path, alpha=level, seed=seed, progress=progress)
+    if path.suffix == ".npz":
+        return audit_arrays(path, alpha=level, seed=seed, progress=progress)
+    return audit_run(
+        path, alpha=level, seed=seed, progress=progress, dataset=dataset, trust_code=trust_code
+    )
 
 
 def _in_one_word(path: Path) -> str:
@@ -158,36 +177,6 @@ def _in_one_word(path: Path) -> str:
     return "-".join(inside.parts) or path.name
 
 
-def _configuration(
-    target: str,
-    file: Path | None,
-    seed: int,
-    inject: str | None,
-    cure: bool,
-    changes: list[str],
-    method: str | None,
-) -> "Config":
-    from fairmargin import config as configuration
-
-    config = configuration.load(file, dataset=target, method=method, seed=seed, overrides=changes)
-    if config.data.name == "folder":
-        # Images stay files, whose sizes and types can be audited too, and nothing is held out for
-        # validation. Only a cure needs test samples.
-        wanted = {"memory_limit": "0", "valid_fraction": "0"}
-        if not cure:
-            wanted["test_needed"] = "false"
-        missing = [key for key in wanted if key not in config.data.options]
-        config = configuration.override(config, [f"data.{key}={wanted[key]}" for key in missing])
-    if inject is None:
-        return config
-    if config.data.inject is not None:
-        raise ValueError(
-            f"--inject {inject} and data.inject={config.data.inject} would both be planted; "
-            "give one"
-        )
-    return configuration.override(config, [f"data.inject={inject}"])
-
-
 def _cured(
     found: "Found",
     config_of: Callable[[str], "Config"],
@@ -200,24 +189,6 @@ def _cured(
 
     accuracy = retrain(config_of, data, samples=samples, seed=seed, progress=progress)
     return with_retraining(found, accuracy)
-
-
-def _columns(config: "Config", data: "Data") -> dict[str, list[str]]:
-    """Return the columns of a manifest except path, label and split, for the training samples."""
-    from fairmargin.audit.attributes import manifest_columns
-    from fairmargin.data.split import FileSplit
-
-    table, options = config.data.root, config.data.options
-    if config.data.name != "folder" or table is None or table.is_dir():
-        return {}
-    if not isinstance(data.train, FileSplit):
-        return {}
-    path_column = options.get("path_column", "path")
-    used = (options.get("label_column", "label"), options.get("split_column", "split"))
-    base = options.get("base", table.parent)
-    return manifest_columns(
-        table, data.train.paths, base=base, path_column=path_column, leave_out=used
-    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from fairmargin.cli.errors import exit_on_user_error
-from fairmargin.cli.options import Changes
+from fairmargin.cli.options import Changes, DatasetAgain, NetworkAgain, TrustCode
 from fairmargin.cli.tables import accuracy_table
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Write everything measured to this JSON file.")
     ] = None,
+    network: NetworkAgain = None,
+    dataset: DatasetAgain = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Evaluate a run's saved weights again, on its own data or on changed data.
 
@@ -41,6 +44,7 @@ def evaluate(
 
     from fairmargin import config as configuration
     from fairmargin.checks import check_choice
+    from fairmargin.config.code import named_again
     from fairmargin.evaluate import evaluate as measure
     from fairmargin.runs import build
     from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunRecord
@@ -48,7 +52,12 @@ def evaluate(
 
     with exit_on_user_error():
         check_choice(weights, "weights", ("last", "best"))
-        before = configuration.load_resolved(folder / CONFIG)
+        before = named_again(
+            configuration.load_resolved(folder / CONFIG),
+            network=network,
+            dataset=dataset,
+            trust_code=trust_code,
+        )
         config = configuration.override(before, changes or ())
         _same_network(before, config)
         data = build.data(config)

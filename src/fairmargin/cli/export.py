@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fairmargin.cli.errors import exit_on_user_error
+from fairmargin.cli.options import NetworkAgain, TrustCode
 
 Run = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
 
@@ -22,6 +23,8 @@ def export(
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Give the encoder's features as well.")
     ] = False,
+    network: NetworkAgain = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write a run's model as one file, with its preprocessing, and check it before it is kept."""
     from fairmargin.checks import check_choice
@@ -31,12 +34,16 @@ def export(
     with exit_on_user_error():
         check_choice(kind, "format", ("onnx", "torch"))
         chosen = which_weights(weights)
-        if kind == "onnx":
-            target = out or run / "model.onnx"
-            found = export_onnx(run, target, weights=chosen, embeddings=embeddings)
-        else:
-            target = out or run / "model.pt2"
-            found = export_program(run, target, weights=chosen, embeddings=embeddings)
+        write = export_onnx if kind == "onnx" else export_program
+        target = out or run / ("model.onnx" if kind == "onnx" else "model.pt2")
+        found = write(
+            run,
+            target,
+            weights=chosen,
+            embeddings=embeddings,
+            encoder=network,
+            trust_code=trust_code,
+        )
         typer.echo(
             f"{target}: {target.stat().st_size / 1e6:.1f} MB; on {found.pictures} pictures "
             f"probabilities differ from the model's by at most {found.probabilities:.1e}"

@@ -15,12 +15,34 @@ File = Annotated[
 Dataset = Annotated[
     str | None,
     typer.Option(
-        help='One of "fairmargin list datasets", or the path of a manifest or image folder.'
+        help='One of "fairmargin list datasets", the path of a manifest or image folder, or '
+        "module:function of your own."
     ),
 ]
 Network = Annotated[
     str | None,
-    typer.Option(help='One of "fairmargin list networks"; the dataset\'s preset by default.'),
+    typer.Option(
+        help='One of "fairmargin list networks", or module:class of your own; '
+        "the dataset's preset by default."
+    ),
+]
+NetworkAgain = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        help="Import path of the run's own encoder, to allow importing it: module:name.",
+    ),
+]
+DatasetAgain = Annotated[
+    str | None,
+    typer.Option(
+        "--dataset",
+        help="Import path of the run's own dataset, to allow importing it: module:name.",
+    ),
+]
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Import whatever code the run folder names (docs/use.md)."),
 ]
 Bias = Annotated[
     str | None,

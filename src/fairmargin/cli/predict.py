@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairmargin.cli.errors import exit_on_user_error
+from fairmargin.cli.options import NetworkAgain, TrustCode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +41,8 @@ def predict(
     path_column: Annotated[
         str, typer.Option(help="Column of a table that names the files.")
     ] = "path",
+    network: NetworkAgain = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Classify pictures with a trained model: path, class, probability of each class.
 
@@ -51,7 +54,13 @@ def predict(
 
     with exit_on_user_error():
         files = find_pictures(images, path_column)
-        model = load(run, weights=which_weights(weights), device=build.device(device))
+        model = load(
+            run,
+            weights=which_weights(weights),
+            device=build.device(device),
+            encoder=network,
+            trust_code=trust_code,
+        )
         rows, features, skipped = _classify(model, files)
         for file, why in skipped[:NAMED]:
             typer.echo(f"skipped {file}: {why}", err=True)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from fairmargin.cli.errors import exit_on_user_error
-from fairmargin.cli.options import Bias, Changes, Dataset, File, Network, command_line
+from fairmargin.cli.options import Bias, Changes, Dataset, File, Network, TrustCode, command_line
 from fairmargin.cli.tables import accuracy_table
 
 
@@ -28,6 +28,7 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(help="Continue the run in this folder as it was configured.")
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Train one method on one dataset, evaluate it, and record everything in a folder.
 
@@ -35,6 +36,7 @@ def train(
     torchrun all processes train together.
     """
     from fairmargin import config as configuration
+    from fairmargin.config.code import is_import_path, named_again
     from fairmargin.run import run
     from fairmargin.runs.record import CONFIG
     from fairmargin.runtime import distributed
@@ -42,11 +44,17 @@ def train(
 
     with exit_on_user_error():
         if resume is not None:
-            if file or dataset or method or network or bias or seed is not None or out or changes:
+            again = [name for name in (dataset, network) if name and not is_import_path(name)]
+            if file or again or method or bias or seed is not None or out or changes:
                 raise ValueError(
                     "--resume takes the configuration of its folder; leave the other options out"
                 )
-            config = configuration.load_resolved(resume / CONFIG)
+            config = named_again(
+                configuration.load_resolved(resume / CONFIG),
+                network=network,
+                dataset=dataset,
+                trust_code=trust_code,
+            )
             folder = resume
         else:
             config = configuration.load(
@@ -58,6 +66,7 @@ def train(
                 seed=seed,
                 overrides=changes or (),
             )
+            config = named_again(config, trust_code=trust_code)
             folder = out or folder_of(config, default_out(config))
         record = run(config, folder, command=command_line())
         if record.result is not None and distributed.is_first():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmargin.config import toml
+from fairmargin.config.code import allowed, is_import_path
 from fairmargin.config.errors import PAGE, ConfigError, Problem
 from fairmargin.config.options import written
 from fairmargin.config.schema import (
@@ -26,6 +27,15 @@ from fairmargin.data import DATASETS, is_own
 
 # Keys that were spelled differently in 0.1.0; still read from files, run folders and --set.
 OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
+# Beside one of these a configuration was written by a run.
+RUN_FILES = (
+    "environment.json",
+    "data.json",
+    "metrics.jsonl",
+    "result.json",
+    "checkpoints",
+    "weights.safetensors",
+)
 
 
 def load(
@@ -71,7 +81,8 @@ def load(
     merged.pop("methods", None)
     config = Config(**merged)
     _check_tables(config, stated, parsed)
-    return config
+    theirs = users if file is None or not _of_a_run(Path(file)) else users[2:]
+    return allowed(config, trusted=_names(theirs))
 
 
 def _check_tables(config: Config, *layers: Layer) -> None:
@@ -120,7 +131,9 @@ def override(config: Config, overrides: Sequence[str]) -> Config:
     base = _plain(config)
     layer = _parsed(overrides)
     final = {section: _last_name(section, [base, layer]) for section in NAMED}
-    return Config(**_merge(_belonging(base, final, final), layer))
+    changed = Config(**_merge(_belonging(base, final, final), layer))
+    code = config._code
+    return allowed(changed, trusted=[*code.trusted, *_names([layer])], given=code.given)
 
 
 def dump(config: Config) -> str:
@@ -235,7 +248,20 @@ def _without_none(layer: Layer) -> Layer:
     return kept
 
 
+def _names(layers: Sequence[Layer]) -> list[str]:
+    """Return the names of datasets and networks that these layers give."""
+    tables = [layer.get(section) for layer in layers for section in ("data", "network")]
+    return [table["name"] for table in tables if isinstance(table, dict) and "name" in table]
+
+
+def _of_a_run(file: Path) -> bool:
+    """True if a configuration lies in a run folder: it is data then, and no word of the user's."""
+    return any((file.parent / name).exists() for name in RUN_FILES)
+
+
 def _dataset(dataset: str | None) -> Layer:
+    if is_import_path(dataset) and not Path(str(dataset)).exists():
+        return {"name": dataset}
     if dataset is not None and is_own(dataset):
         return {"name": "folder", "root": dataset}
     return {"name": dataset}

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from fairmargin.config import toml
+from fairmargin.config.code import Code
 from fairmargin.config.errors import ConfigError, Problem
 from fairmargin.config.sections import (
     AboveZero,
@@ -66,9 +67,11 @@ class DataConfig(Named):
     """The dataset, and what methods may know of its bias."""
 
     what = "dataset"
+    takes_code = True
     name: str = setting(
         "biased-mnist-mini",
-        "dataset (`fairmargin list` shows all); options: its builder's keywords",
+        "dataset (`fairmargin list` shows all), or module:function of your own (`docs/use.md`); "
+        "options: its builder's keywords",
     )
     root: Annotated[Path | None, Nothing] = setting(
         None,
@@ -125,7 +128,11 @@ class NetworkConfig(Named):
     """The encoder."""
 
     what = "encoder"
-    name: str = setting("simple-conv-7", "encoder; options: keywords of its class")
+    takes_code = True
+    name: str = setting(
+        "simple-conv-7",
+        "encoder, or module:class of your own (`docs/use.md`); options: keywords of its class",
+    )
 
     @classmethod
     def builders(cls) -> Mapping[str, Callable[..., Any]]:
@@ -300,6 +307,8 @@ class Config(Section):
     players: dict[str, PlayerConfig] = Field(default_factory=dict)
     train: TrainConfig = Field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    # Which code of their own the user trusts and gave; no setting.
+    _code: Code = PrivateAttr(default_factory=Code)
 
     @model_validator(mode="after")
     def _choose_without_hidden_labels(self) -> "Config":

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from fairmargin.checks import check_choice
+from fairmargin.config.code import is_code
 from fairmargin.config.errors import ConfigError, Problem, problems_of
 from fairmargin.config.options import Option, options_of, parse_none, written
 
@@ -63,6 +64,8 @@ class Named(Section):
 
     # What the registry holds, for messages.
     what: ClassVar[str]
+    # Whether the name may be an import path, whose options are checked when it is built.
+    takes_code: ClassVar[bool] = False
     name: str
     options: dict[str, Any] = Field(default_factory=dict, description="")
 
@@ -92,7 +95,8 @@ class Named(Section):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        check_choice(name, cls.what, cls.builders())
+        if not (cls.takes_code and is_code(name)):
+            check_choice(name, cls.what, cls.builders())
         return name
 
     @field_validator("options")
@@ -101,6 +105,8 @@ class Named(Section):
         # An unknown name is a problem already.
         if "name" not in info.data:
             return given
+        if is_code(info.data["name"]):
+            return {key: parse_none(value) for key, value in given.items()}
         known = cls.known(info.data["name"])
         options, problems = {}, []
         for key, value in given.items():

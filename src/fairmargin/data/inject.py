@@ -18,6 +18,7 @@ from torch import Tensor
 from fairmargin.checks import check_choice
 from fairmargin.data.bias import assign_by_count, count_cells
 from fairmargin.data.datasets.biased_mnist import COLOURS, PALETTES, TENTH
+from fairmargin.data.own import FloatViews
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
 
 # Values of the planted attribute; with more classes several share one.
@@ -155,6 +156,8 @@ def inject(data: Data, text: str, seed: int = 0) -> Data:
         raise ValueError(
             f"shortcuts are painted on pictures of 3 channels and these have {channels}"
         )
+    if isinstance(data.train_views, FloatViews):
+        raise ValueError("shortcuts are painted on uint8 images and these are floats; give uint8")
     injection = INJECTIONS[kind]
     values = min(classes, MOST_VALUES)
     random = np.random.RandomState(seed)

@@ -31,6 +31,23 @@ class Difference:
     probabilities: float  # largest, absolute
 
 
+def exportable(model: Model) -> Model:
+    """Return the model; refuse one that does not take pictures, which files are given.
+
+    Args:
+        model: that is to be written as a file.
+    """
+    preprocessing = model.preprocessing
+    if preprocessing.as_given or preprocessing.channels != 3:
+        kind = "float" if preprocessing.as_given else "uint8"
+        shape = [preprocessing.channels, *preprocessing.size]
+        raise ValueError(
+            f"this model takes {kind} images {shape} as its dataset gave them, and an exported "
+            "file takes pictures of three colours; export model.method with torch.export yourself"
+        )
+    return model
+
+
 def compared(
     model: Model, answers: Callable[[Tensor], dict[str, Tensor]], pixels: Tensor, file: Path
 ) -> Difference:

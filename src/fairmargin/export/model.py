@@ -13,6 +13,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.bias.visible import recorded_info
 from fairmargin.checks import check_choice
 from fairmargin.config import Config, load_resolved
+from fairmargin.config.code import named_again
 from fairmargin.data.preprocessing import Picture, Preprocessing, preprocessing_of
 from fairmargin.methods import Method
 from fairmargin.runs import build
@@ -128,14 +129,24 @@ class Model(nn.Module):
 
 
 def load(
-    run: str | Path, *, weights: Weights = "last", device: torch.device | str = "cpu"
+    run: str | Path,
+    *,
+    weights: Weights = "last",
+    device: torch.device | str = "cpu",
+    encoder: Any = None,
+    trust_code: bool = False,
 ) -> Model:
     """Load a trained model from its run folder. Needs no data, and runs no code of the folder.
+
+    A run with an encoder of your own needs it again: the folder has its weights and its name.
 
     Args:
         run: folder of a finished run.
         weights: of the last epoch, or of the best on validation.
         device: where to put them; a run made on a GPU can be used on a CPU.
+        encoder: your own encoder: a module, which is copied, a class or function that makes one, or
+            the import path that the folder names, which is imported then.
+        trust_code: import whatever code the folder names.
     """
     folder = Path(run)
     record = RunRecord.read(folder)
@@ -145,7 +156,7 @@ def load(
         if record.finished:
             hint = "copy the whole folder" if weights == "last" else 'use weights="last"'
         raise RunError(f"{folder} has no {file.name}; {hint}")
-    config = load_resolved(folder / CONFIG)
+    config = named_again(load_resolved(folder / CONFIG), network=encoder, trust_code=trust_code)
     info = info_of(record)
     method = build.method_for(config, recorded_info(config, info, record.data))
     tensors, _ = load_weights(file)
@@ -153,9 +164,8 @@ def load(
         method.load_state_dict(tensors)
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-        raise RunError(
-            f"{file} does not fit the network that {folder} describes: {first}"
-        ) from None
+        whose = f"the network that {folder} describes" if encoder is None else "this encoder"
+        raise RunError(f"{file} does not fit {whose}: {first}") from None
     return Model(method, preprocessing(record, config), info.class_names).to(device)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fairmargin.export.checked import Difference, compared, facts_of, sample_pixels
+from fairmargin.export.checked import Difference, compared, exportable, facts_of, sample_pixels
 from fairmargin.export.model import Model, Weights, load
 from fairmargin.export.onnx_graph import preprocessing_graph
 from fairmargin.runtime.files import write_atomically
@@ -33,6 +33,8 @@ def export_onnx(
     *,
     weights: Weights = "last",
     embeddings: bool = False,
+    encoder: Any = None,
+    trust_code: bool = False,
 ) -> Difference:
     """Write a run's model as ONNX, check it in onnxruntime, and say how far the two differ.
 
@@ -44,11 +46,14 @@ def export_onnx(
         file: where to write.
         weights: of the last epoch, or of the best on validation.
         embeddings: give the encoder's features as well, as `embeddings` [N, D].
+        encoder: of a run with an encoder of your own; see `load`.
+        trust_code: import the code that the folder names; see `load`.
     """
     onnx = _needed("onnx")
     _needed("onnxscript")
     runtime = _needed("onnxruntime")
-    model, target = load(run, weights=weights), Path(file)
+    trained = load(run, weights=weights, encoder=encoder, trust_code=trust_code)
+    model, target = exportable(trained), Path(file)
     graph = _with_preprocessing(onnx, _network(onnx, model, embeddings), model)
     for key, value in facts_of(Path(run), model).items():
         entry = graph.metadata_props.add()

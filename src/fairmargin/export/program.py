@@ -3,11 +3,12 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairmargin.export.checked import Difference, compared, facts_of, sample_pixels
+from fairmargin.export.checked import Difference, compared, exportable, facts_of, sample_pixels
 from fairmargin.export.model import Model, Weights, load
 from fairmargin.runtime.files import write_atomically
 
@@ -20,6 +21,8 @@ def export_program(
     *,
     weights: Weights = "last",
     embeddings: bool = False,
+    encoder: Any = None,
+    trust_code: bool = False,
 ) -> Difference:
     """Write a run's model with `torch.export`, load it again, and compare the two.
 
@@ -31,8 +34,11 @@ def export_program(
         file: where to write.
         weights: of the last epoch, or of the best on validation.
         embeddings: give the encoder's features as a third answer.
+        encoder: of a run with an encoder of your own; see `load`.
+        trust_code: import the code that the folder names; see `load`.
     """
-    model, target = load(run, weights=weights), Path(file)
+    trained = load(run, weights=weights, encoder=encoder, trust_code=trust_code)
+    model, target = exportable(trained), Path(file)
     height, width = model.preprocessing.size
     example = torch.zeros(2, 3, height, width, dtype=torch.uint8)
     program = torch.export.export(

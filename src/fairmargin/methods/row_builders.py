@@ -35,6 +35,7 @@ from fairmargin.methods.row_options import (
     row_options,
 )
 from fairmargin.networks import Encoder, HeadKind, SimpleConvNet
+from fairmargin.networks.own import OwnEncoders
 
 RELEASED_TEMPERATURE = 0.07  # the authors' code scales its contrastive losses by τ/0.07
 
@@ -151,11 +152,13 @@ def _encoder(
 
     "auto" is the authors' choice. It is tanh, whose cosines can be negative, wherever
     cross-entropy meets FairKL, and in SimpleConvNet when its own features are the embedding or
-    regularised. Else it is the network's own.
+    regularised. Else it is the network's own, as for encoders of the user's that cannot change it.
     """
     check_choice(last_activation, "last_activation", get_args(LastActivation))
     if last_activation != "auto":
         return make_encoder(last_activation=last_activation)
+    if isinstance(make_encoder, OwnEncoders) and not make_encoder.has_last_activation:
+        return make_encoder()
     if row.learns == "classifier" and with_fairkl:
         return make_encoder(last_activation="tanh")
     encoder = make_encoder()

@@ -16,6 +16,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.bias import score_file
 from fairmargin.bias.visible import VisibleBias, recorded_info, visible_bias
 from fairmargin.config import Config, difference, load_resolved
+from fairmargin.config.code import is_code
 from fairmargin.data import Data, Split
 from fairmargin.data.hashes import source_hash
 from fairmargin.data.inject import inject, parse
@@ -37,8 +38,9 @@ from fairmargin.evaluate.linear import LinearSettings
 from fairmargin.loop import Training
 from fairmargin.methods import Method, build_method
 from fairmargin.methods.base import FinalStage, RunLength, Unsuited
-from fairmargin.networks import build_encoder
+from fairmargin.networks import Encoder, build_encoder
 from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.own import check_code, check_data, own_data, own_encoders
 from fairmargin.runs.record import CONFIG, is_run
 from fairmargin.runtime import distributed
 
@@ -115,6 +117,7 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
                 f"{path} holds a run with another configuration: {', '.join(changes)}. "
                 "Choose another folder with --out, or remove that one"
             )
+        check_code(config, opened)
         yield opened
 
 
@@ -127,12 +130,15 @@ def source(config: Config) -> dict[str, str]:
 
 
 def check_source(config: Config, opened: RunFolder) -> None:
-    """Refuse a folder whose finished run saw other images; no image is read for this.
+    """Refuse a folder whose finished run saw other images.
+
+    No image is read for this, except of datasets that were given from Python.
 
     Args:
         config: of the run that was asked for.
         opened: the folder of the finished run.
     """
+    check_data(config, opened)
     before = opened.data_hashes().get("source")
     now = source(config).get("source")
     if before and now and before != now:
@@ -161,12 +167,13 @@ def data(config: Config) -> Data:
     """Build the dataset, with the run's seed unless `data.seed` is set."""
     chosen = config.data
     options = dict(chosen.options)
-    if "seed" in keywords(datasets.DATASETS[chosen.name]):
+    own = is_code(chosen.name)
+    if not own and "seed" in keywords(datasets.DATASETS[chosen.name]):
         options.setdefault("seed", config.seed)
     if chosen.inject is not None:
         # An error in it should show before the minutes that reading may take.
         parse(chosen.inject)
-    built = datasets.build(chosen.name, chosen.root, **options)
+    built = own_data(config) if own else datasets.build(chosen.name, chosen.root, **options)
     if chosen.inject is not None:
         built = inject(built, chosen.inject, config.seed)
     seen = set(built.train.labels.unique().tolist())
@@ -202,12 +209,21 @@ def method(
 
 def method_for(config: Config, info: DataInfo) -> Method:
     """Build the method that a configuration names, for data with these facts."""
+    make_encoder = _encoders(config, info)
+    torch.manual_seed(config.seed)
+    return build_method(config.method.name, make_encoder, info, **config.method.options)
+
+
+def _encoders(config: Config, info: DataInfo) -> Callable[..., Encoder]:
+    """Return what makes the encoders of a method, for images of this shape."""
+    if is_code(config.network.name):
+        return own_encoders(config, info)
     options = dict(config.network.options)
     if config.network.name == "mlp":
         options.setdefault("in_features", torch.Size(info.image_shape).numel())
-    make_encoder = partial(build_encoder, config.network.name, **options)
-    torch.manual_seed(config.seed)
-    return build_method(config.method.name, make_encoder, info, **config.method.options)
+    elif info.image_shape[0] != 3:
+        options.setdefault("in_channels", info.image_shape[0])
+    return partial(build_encoder, config.network.name, **options)
 
 
 def training(

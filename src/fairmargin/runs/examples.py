@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.data import Data
+from fairmargin.data.own import for_display
 from fairmargin.evaluate import Outputs
 from fairmargin.evaluate.accuracy import aligned_cells
 from fairmargin.runs import record
@@ -43,7 +44,7 @@ def save_outputs(folder: RunFolder, outputs: Outputs, data: Data) -> None:
         images = torch.zeros(0, *data.info.image_shape).byte()
     folder.save_arrays(
         record.EXAMPLES,
-        images=images.numpy(),
+        images=for_display(images).numpy(),
         index=index.numpy(),
         kind=np.array(kinds, dtype="U11"),
     )

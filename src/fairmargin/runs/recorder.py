@@ -19,6 +19,7 @@ from fairmargin.runs import build, checkpoint
 from fairmargin.runs.environment import environment
 from fairmargin.runs.examples import save_outputs
 from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.own import own_code
 from fairmargin.runs.progress import Display, Now
 from fairmargin.runs.tensorboard import Board
 from fairmargin.runtime import distributed
@@ -115,6 +116,7 @@ class Recorder:
         self.folder.write_config(dump(self.config))
         self.folder.write_environment(
             environment(self.training.device, threads, processes, command, hashes)
+            | own_code(self.config)
         )
         self.folder.write_data(
             {

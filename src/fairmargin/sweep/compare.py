@@ -124,7 +124,7 @@ def _without_repeated_refusals(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 def default_out(config: Config) -> Path:
     """Return the default folder of runs on a dataset, one for each setting of `data.bias`."""
-    name, bias = config.data.name, config.data.bias
+    name, bias = config.data.name.replace(":", "-"), config.data.bias
     return Path("runs") / (name if bias == "labels" else f"{name}-bias-{bias}")
 
 
