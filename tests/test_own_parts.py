@@ -525,7 +525,15 @@ def commands(run, picture, folder):
         "audit": ["audit", run, "--out", folder / "audit"],
         "resume": ["train", "--resume", run],
         "train with its file": words(run / "config.toml", out=folder / "other"),
+        "train with a link": words(link_to(run / "config.toml", folder), out=folder / "linked"),
     }
+
+
+def link_to(file, folder):
+    link = folder / "mine.toml"
+    link.unlink(missing_ok=True)
+    link.symlink_to(file)
+    return link
 
 
 def test_a_run_folder_never_makes_us_import_code(unseen, picture, tmp_path):

@@ -125,7 +125,7 @@ def audit(
                 chosen = config_of(None)
                 data = build.data(chosen)
                 root = chosen.data.root if chosen.data.name == "folder" else None
-                name = data.info.name if root is None else _in_one_word(root)
+                name = data.info.name.replace(":", "-") if root is None else _in_one_word(root)
                 if inject:
                     name += f"-{inject.replace(':', '-')}"
                 found = audit_data(

@@ -256,7 +256,9 @@ def _names(layers: Sequence[Layer]) -> list[str]:
 
 def _of_a_run(file: Path) -> bool:
     """True if a configuration lies in a run folder: it is data then, and no word of the user's."""
-    return any((file.parent / name).exists() for name in RUN_FILES)
+    # A link may lead into one.
+    folders = (file.parent, file.resolve().parent)
+    return any((folder / name).exists() for folder in folders for name in RUN_FILES)
 
 
 def _dataset(dataset: str | None) -> Layer:
