@@ -1,4 +1,4 @@
-"""From any picture to the pixels and numbers that a network was trained on.
+"""From any picture or vector to the numbers that a network was trained on.
 
 A run writes its preprocessing into its folder, so that evaluation, prediction and export prepare
 images in the same way, without the dataset.
@@ -23,50 +23,94 @@ Picture = str | Path | Image.Image | np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
+class Vector:
+    """Takes the place of a decoder where samples are vectors: checks their length.
+
+    Args:
+        length: numbers of a vector.
+    """
+
+    length: int
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Shape (D,) of every vector."""
+        return (self.length,)
+
+    def fit(self, vector: object) -> Tensor:
+        """float32 [D] from a NumPy array, a tensor or a list of numbers."""
+        if isinstance(vector, str | Path | Image.Image):
+            raise TypeError(
+                f"this model takes vectors of {self.length} numbers, not images; got {vector!r}. "
+                "Give the embeddings [N, D] of the model that made its training data"
+            )
+        numbers = vector.detach().cpu().numpy() if isinstance(vector, Tensor) else vector
+        x = np.asarray(numbers)
+        if x.shape != self.shape or x.dtype.kind not in "fiu":
+            raise ValueError(
+                f"this model takes vectors of {self.length} numbers, [N, {self.length}] of them; "
+                f"one is {x.dtype} {list(x.shape)}"
+            )
+        return torch.from_numpy(x.astype(np.float32))
+
+
+@dataclass(frozen=True)
 class Preprocessing:
-    """How evaluation prepares an image: decode to one size, then normalize.
+    """How evaluation prepares an image: decode to one size, then normalize. Vectors: standardize.
 
     Args:
         decoder: brings a picture of any size to uint8 [3, H, W].
-        mean: of each channel, for values in [0, 1].
-        std: of each channel, likewise.
+        mean: of each channel, for values in [0, 1]; of vectors, of each column.
+        std: of each channel or column, likewise.
     """
 
-    decoder: Decoder | Geometry
+    decoder: Decoder | Geometry | Vector
     mean: Channels
     std: Channels
 
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) of what the network sees."""
+        if isinstance(self.decoder, Vector):
+            raise ValueError("vectors have no height and width; see Preprocessing.decoder.length")
         _, height, width = self.decoder.shape
         return height, width
 
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether samples are vectors, not pictures."""
+        return isinstance(self.decoder, Vector)
+
     def pixels(self, picture: Picture) -> Tensor:
-        """uint8 [3, H, W] from a file, a Pillow image, or an array.
+        """uint8 [3, H, W] from a file, a Pillow image, or an array; float32 [D] from a vector.
 
         Args:
             picture: a path; a Pillow image; a uint8 array [H, W] or [H, W, 3 or 4]; or a uint8
-                tensor [3, H, W].
+                tensor [3, H, W]. Where the network takes vectors: [D] numbers.
         """
+        if isinstance(self.decoder, Vector):
+            return self.decoder.fit(picture)
         if isinstance(picture, str | Path):
             return self.decoder(_local(picture))
         return self.decoder.fit(_as_image(picture))
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """float32 [N, 3, H, W] from uint8 [N, 3, H, W]."""
+        """float32 [N, 3, H, W] from uint8 [N, 3, H, W]; [N, D] from vectors [N, D]."""
         return plain(self.mean, self.std)(pixels)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same preprocessing back."""
-        kind = "decoder" if isinstance(self.decoder, Decoder) else "geometry"
+        kinds = {Decoder: "decoder", Geometry: "geometry", Vector: "vector"}
+        kind = kinds[type(self.decoder)]
         return {"mean": list(self.mean), "std": list(self.std), kind: asdict(self.decoder)}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "Preprocessing":
         """Read what `as_dict` wrote."""
-        decoder: Decoder | Geometry
-        if "geometry" in values:
+        decoder: Decoder | Geometry | Vector
+        if "vector" in values:
+            decoder = Vector(**values["vector"])
+        elif "geometry" in values:
             decoder = Geometry(**values["geometry"])
         else:
             given = dict(values["decoder"])
@@ -79,6 +123,8 @@ class Preprocessing:
 def preprocessing_of(data: Data) -> Preprocessing:
     """The preprocessing of a dataset's test images."""
     views = data.eval_views
+    if data.info.has_vectors:
+        return Preprocessing(Vector(data.info.image_shape[0]), views.mean, views.std)
     split = as_evaluated(data.test)
     if isinstance(split, FileSplit) and isinstance(split.decode, Decoder | Geometry):
         return Preprocessing(split.decode, views.mean, views.std)

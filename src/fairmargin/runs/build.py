@@ -37,6 +37,7 @@ from fairmargin.evaluate.linear import LinearSettings
 from fairmargin.loop import Training
 from fairmargin.methods import Method, build_method
 from fairmargin.methods.base import FinalStage, RunLength, Unsuited
+from fairmargin.methods.vectors import check_takes_vectors
 from fairmargin.networks import build_encoder
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.record import CONFIG, is_run
@@ -119,9 +120,9 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
 
 
 def source(config: Config) -> dict[str, str]:
-    """Return {"source": hash} for people's own images, which have no name; else an empty dict."""
+    """Return {"source": hash} for people's own data, which have no name; else an empty dict."""
     root = config.data.root
-    if config.data.name == "folder" and root is not None and root.exists():
+    if config.data.name in datasets.OWN and root is not None and root.exists():
         return {"source": source_hash(root)}
     return {}
 
@@ -203,6 +204,14 @@ def method(
 def method_for(config: Config, info: DataInfo) -> Method:
     """Build the method that a configuration names, for data with these facts."""
     options = dict(config.network.options)
+    if info.has_vectors and config.network.name != "mlp":
+        raise ValueError(
+            f"{info.name} holds vectors and {config.network.name} takes images; "
+            "choose --network mlp, the default for embeddings"
+        )
+    if info.has_vectors:
+        second = config.method.options.get("second", "none") != "none"
+        check_takes_vectors(config.method.name, second=second)
     if config.network.name == "mlp":
         options.setdefault("in_features", torch.Size(info.image_shape).numel())
     make_encoder = partial(build_encoder, config.network.name, **options)
