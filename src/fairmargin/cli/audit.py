@@ -205,12 +205,13 @@ def _cured(
 def _columns(config: "Config", data: "Data") -> dict[str, list[str]]:
     """Return the columns of a manifest except path, label and split, for the training samples."""
     from fairmargin.audit.attributes import manifest_columns
+    from fairmargin.data.embedded import holds_images
     from fairmargin.data.split import FileSplit
 
     table, options = config.data.root, config.data.options
     if config.data.name != "folder" or table is None or table.is_dir():
         return {}
-    if not isinstance(data.train, FileSplit):
+    if not isinstance(data.train, FileSplit) or holds_images(table):
         return {}
     path_column = options.get("path_column", "path")
     used = (options.get("label_column", "label"), options.get("split_column", "split"))

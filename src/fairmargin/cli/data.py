@@ -90,7 +90,7 @@ def show(
     Other options are the dataset's own: --rho 0.9 …
     """
     from fairmargin.checks import check_choice
-    from fairmargin.data import DATASETS, build, is_own, options, own_kind
+    from fairmargin.data import DATASETS, build, is_own, options, own_kind, own_path
     from fairmargin.data.show import SplitName, draw
     from fairmargin.data.table import SHOWN
 
@@ -102,9 +102,9 @@ def show(
                 "--root is the folder of all data; "
                 f"the folder that the paths in {name} start from is --base"
             )
-        title = Path(name).stem if own else name
+        title = own_path(name).stem if own else name
         if own:
-            name, root = own_kind(name), Path(name)
+            name, root = own_kind(name), own_path(name)
         check_choice(name, "dataset", DATASETS)
         data = build(name, root, **options.parse(DATASETS[name], name, context.args))
         typer.echo(f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test")

@@ -22,7 +22,7 @@ from fairmargin.config.schema import (
     given_fields,
 )
 from fairmargin.config.sections import Named, Section
-from fairmargin.data import DATASETS, is_own, own_kind
+from fairmargin.data import DATASETS, is_own, own_kind, own_path
 
 # Keys that were spelled differently in 0.1.0; still read from files, run folders and --set.
 OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
@@ -237,7 +237,7 @@ def _without_none(layer: Layer) -> Layer:
 
 def _dataset(dataset: str | None) -> Layer:
     if dataset is not None and is_own(dataset):
-        return {"name": own_kind(dataset), "root": dataset}
+        return {"name": own_kind(dataset), "root": str(own_path(dataset))}
     return {"name": dataset}
 
 

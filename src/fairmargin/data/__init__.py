@@ -3,7 +3,7 @@
 data = build("biased-mnist-mini", rho=0.95)     # Data(train, valid, test, info, …)
 """
 
-from fairmargin.data.datasets import DATASETS, OWN, build, is_own, own_kind
+from fairmargin.data.datasets import DATASETS, OWN, build, is_own, own_kind, own_path
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "build",
     "is_own",
     "own_kind",
+    "own_path",
 ]

@@ -17,6 +17,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.data.arrays import read
 from fairmargin.data.datasets.embeddings import splits_of
 from fairmargin.data.drafts import SPLITS, Draft, folder_drafts, manifest_drafts
+from fairmargin.data.embedded import Columns, embedded_drafts, holds_images
 from fairmargin.data.manifest import look_at_files
 from fairmargin.data.preprocessing import Preprocessing, Vector
 from fairmargin.data.split import ArraySplit, FileSplit, Split
@@ -160,7 +161,13 @@ def _images(
 
 def _drafts(path: Path, options: Mapping[str, Any]) -> list[Draft]:
     """All samples of a folder or table without splits; else those that are marked as test."""
-    if path.is_dir():
+    if holds_images(path):
+        bias = options.get("bias_columns", ("bias",))
+        columns = Columns(options.get("label_column", "label"), bias)
+        drafts, _ = embedded_drafts(path, columns)
+        # Of one file whose name tells no split, all rows are "train".
+        marked = any(draft.sample.split == "test" for draft in drafts) or path.is_dir()
+    elif path.is_dir():
         drafts = folder_drafts(path, bool(options.get("bias_level", False)))
         marked = any(each.is_dir() and each.name.casefold() in SPLITS for each in path.iterdir())
     else:

@@ -59,6 +59,8 @@ DATASETS: dict[str, Callable[..., Data]] = {
     # Its root is the .npz file itself.
     "embeddings": embeddings.build,
 }
+# May stand before the folder of a downloaded Hugging Face dataset.
+HF = "hf:"
 # Datasets whose root is people's own data, and what it is.
 OWN = {"folder": "a manifest or an image folder", "embeddings": "an .npz file"}
 # Datasets that read nothing from the data root.
@@ -73,7 +75,13 @@ def is_own(name: str) -> bool:
     Args:
         name: what the user named as a dataset.
     """
-    path = Path(name)
+    path = own_path(name)
+    if name.startswith(HF) and not path.exists():
+        raise ValueError(
+            f"{name} means a downloaded folder of Parquet or Arrow files and there is no {path}; "
+            "download it first: huggingface-cli download --repo-type dataset OWNER/NAME "
+            f"--local-dir {path}"
+        )
     if name in DATASETS:
         return False
     if path.exists():
@@ -83,6 +91,15 @@ def is_own(name: str) -> bool:
     raise ValueError(
         f"there is no file or folder {name}; check the path, or name one of {', '.join(DATASETS)}"
     )
+
+
+def own_path(name: str) -> Path:
+    """Return the path of people's own data; "hf:FOLDER" is a downloaded Hugging Face dataset.
+
+    Args:
+        name: what the user named as a dataset.
+    """
+    return Path(name.removeprefix(HF))
 
 
 def own_kind(path: str | Path) -> str:
@@ -121,4 +138,4 @@ def build(name: str, root: Path | None = None, **options: Any) -> Data:
     return built
 
 
-__all__ = ["DATASETS", "OWN", "build", "is_own", "own_kind"]
+__all__ = ["DATASETS", "OWN", "build", "is_own", "own_kind", "own_path"]

@@ -13,6 +13,7 @@ from fairmargin.data.bias import count_cells
 from fairmargin.data.decode import Decoder, Mode
 from fairmargin.data.divide import check_test, divide
 from fairmargin.data.drafts import folder_drafts, manifest_drafts
+from fairmargin.data.embedded import Columns, embedded_drafts, holds_images
 from fairmargin.data.manifest import Check, Manifest, check_drafts
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
 from fairmargin.data.views import IMAGENET, crop_flip, plain
@@ -38,7 +39,7 @@ def build(
     workers: int | None = None,
     memory_limit: int = 512 * 2**20,
 ) -> Data:
-    """Make a dataset of a manifest file or an image folder.
+    """Make a dataset of a manifest file, an image folder, or tables with images inside.
 
     Other arguments as in `manifest.read_manifest` and `manifest.read_folder`.
 
@@ -58,7 +59,11 @@ def build(
     """
     path = Path(path)
     decoder = Decoder(image_size, mode)
-    if path.is_dir():
+    unpacked = None
+    if holds_images(path):
+        columns = Columns(label_column, bias_columns, split_column)
+        drafts, unpacked = embedded_drafts(path, columns)
+    elif path.is_dir():
         drafts = folder_drafts(path, bias_level)
     else:
         drafts = manifest_drafts(path, path_column, label_column, bias_columns, split_column, base)
@@ -89,6 +94,8 @@ def build(
         return ArraySplit(torch.from_numpy(pixels), labels[index], known)
 
     train = split("train")
+    if unpacked is not None:
+        notes["unpacked"] = str(unpacked)
     if manifest.warnings:
         notes["warnings"] = "\n".join(manifest.warnings)
     if manifest.skipped:
