@@ -169,3 +169,13 @@ def test_audit_and_training(tmp_path, monkeypatch):
     said = CliRunner().invoke(app, ["evaluate", "run", "--data", "x.parquet"])
     assert said.exit_code == 0, said.output
     assert "x.parquet: 12 samples" in said.output
+
+
+def test_training_rows_are_never_evaluated(tmp_path):
+    from fairmargin.data.embedded import Columns, tells_splits
+
+    parquet.write_table(rows(4, split=["train"] * 4), tmp_path / "a.parquet")
+    parquet.write_table(rows(4), tmp_path / "b.parquet")
+    parquet.write_table(rows(4), tmp_path / "train.parquet")
+    found = [tells_splits(tmp_path / f"{name}.parquet", Columns()) for name in ("a", "b", "train")]
+    assert found == [True, False, True]

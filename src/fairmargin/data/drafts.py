@@ -62,7 +62,7 @@ def manifest_drafts(
     path: Path,
     path_column: str,
     label_column: str,
-    bias_columns: Sequence[str],
+    bias_columns: Sequence[str] | str,
     split_column: str | None,
     root: Path | None,
 ) -> list[Draft]:
@@ -112,7 +112,18 @@ def manifest_drafts(
     return drafts
 
 
-def bias_positions(path: Path, header: list[str], columns: Sequence[str]) -> list[int]:
+def column_names(columns: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the names of columns, given as a list or as text: "a" or "a,b".
+
+    Args:
+        columns: empty for none.
+    """
+    if not isinstance(columns, str):
+        return tuple(columns)
+    return tuple(name.strip() for name in columns.split(",") if name.strip())
+
+
+def bias_positions(path: Path, header: list[str], columns: Sequence[str] | str) -> list[int]:
     """Return where the columns of the bias are; the default one may be missing.
 
     Args:
@@ -120,7 +131,7 @@ def bias_positions(path: Path, header: list[str], columns: Sequence[str]) -> lis
         header: of the table.
         columns: their names.
     """
-    names = [columns] if isinstance(columns, str) else list(columns)
+    names = list(column_names(columns))
     # The default column may be missing.
     find = find_column_if_there if names == ["bias"] else find_column
     positions = [find(path, header, name, "bias_columns") for name in names]

@@ -47,7 +47,7 @@ class Columns:
     """
 
     label: str = "label"
-    bias: Sequence[str] = ("bias",)
+    bias: Sequence[str] | str = ("bias",)
     split: str | None = "split"
 
 
@@ -92,6 +92,18 @@ def embedded_drafts(path: Path, columns: Columns) -> tuple[list[Draft], Path]:
     for number, file in enumerate(files):
         drafts += _rows(file, splits[file], columns, target / str(number))
     return drafts, target
+
+
+def tells_splits(path: Path, columns: Columns) -> bool:
+    """Tell whether a table or folder says which of its rows are for the test.
+
+    Args:
+        path: a table, or a folder of tables.
+        columns: which columns say what.
+    """
+    if path.is_dir() or columns.split in _schema(path).names:
+        return True
+    return _split_of(path, path) is not None
 
 
 def _files(path: Path) -> list[Path]:

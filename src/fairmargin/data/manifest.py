@@ -46,7 +46,7 @@ def read_manifest(
     *,
     path_column: str = "path",
     label_column: str = "label",
-    bias_columns: Sequence[str] = ("bias",),
+    bias_columns: Sequence[str] | str = ("bias",),
     split_column: str | None = "split",
     root: Path | None = None,
     check_files: Check = "decode",
@@ -56,8 +56,8 @@ def read_manifest(
     """Read and check a table of samples; raise `BadManifest` with every problem.
 
     Args:
-        bias_columns: several are combined into one attribute; () for none. The default may be
-            missing from the table.
+        bias_columns: several, as a list or as "a,b", are combined into one attribute; () for none.
+            The default may be missing from the table.
         split_column: None uses all samples for training, as does the default if the table lacks it.
         root: the folder that paths start from and may not leave; the manifest's own by default.
         check_files: "decode" opens every image, "exists" only checks that it is there.

@@ -14,10 +14,11 @@ import torch
 
 from fairmargin import evaluate
 from fairmargin.batch import DataInfo
+from fairmargin.data import own_path
 from fairmargin.data.arrays import read
 from fairmargin.data.datasets.embeddings import splits_of
-from fairmargin.data.drafts import SPLITS, Draft, folder_drafts, manifest_drafts
-from fairmargin.data.embedded import Columns, embedded_drafts, holds_images
+from fairmargin.data.drafts import SPLITS, Draft, column_names, folder_drafts, manifest_drafts
+from fairmargin.data.embedded import Columns, embedded_drafts, holds_images, tells_splits
 from fairmargin.data.manifest import look_at_files
 from fairmargin.data.preprocessing import Preprocessing, Vector
 from fairmargin.data.split import ArraySplit, FileSplit, Split
@@ -88,7 +89,7 @@ def evaluate_on(
         workers: processes that decode images.
         resamples: of the bootstrap for the intervals.
     """
-    path = Path(source)
+    path = own_path(str(source))
     prepared = model.preprocessing
     if (path.suffix.lower() == ".npz") != prepared.takes_vectors:
         takes = "embeddings (.npz)" if prepared.takes_vectors else "a table or folder of images"
@@ -165,15 +166,14 @@ def _drafts(path: Path, options: Mapping[str, Any]) -> list[Draft]:
         bias = options.get("bias_columns", ("bias",))
         columns = Columns(options.get("label_column", "label"), bias)
         drafts, _ = embedded_drafts(path, columns)
-        # Of one file whose name tells no split, all rows are "train".
-        marked = any(draft.sample.split == "test" for draft in drafts) or path.is_dir()
+        marked = tells_splits(path, columns)
     elif path.is_dir():
         drafts = folder_drafts(path, bool(options.get("bias_level", False)))
         marked = any(each.is_dir() and each.name.casefold() in SPLITS for each in path.iterdir())
     else:
         header, _ = read_table(path)
         split_column = options.get("split_column", "split")
-        bias_columns = options.get("bias_columns", ("bias",))
+        bias_columns = column_names(options.get("bias_columns", ("bias",)))
         # A table for testing may lack the columns of the training table, but not misspell them.
         if split_column not in header:
             split_column = "split"

@@ -26,7 +26,7 @@ def build(
     mode: Mode = "crop",
     path_column: str = "path",
     label_column: str = "label",
-    bias_columns: Sequence[str] = ("bias",),
+    bias_columns: Sequence[str] | str = ("bias",),
     split_column: str | None = "split",
     base: Path | None = None,
     bias_level: bool = False,
