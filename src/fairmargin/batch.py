@@ -14,7 +14,7 @@ class DataInfo:
         name: of the dataset.
         class_names: one for each label.
         bias_names: one for each bias value; empty if the bias is not known.
-        image_shape: channels, height, width.
+        image_shape: channels, height, width; of vectors, their length alone.
         counts: [classes, biases] of the training split, without samples of unknown bias.
         notes: palette, provenance, what was skipped, … for the run record.
         train_size: samples of the training split, for methods that keep something for each. A run
@@ -26,11 +26,16 @@ class DataInfo:
     name: str
     class_names: tuple[str, ...]
     bias_names: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     counts: Tensor
     notes: dict[str, str] = field(default_factory=dict)
     train_size: int = 0
     bias_features: int = 0
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether samples are vectors, not images."""
+        return len(self.image_shape) == 1
 
     @property
     def num_classes(self) -> int:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fairmargin.audit._embeddings import audit_arrays, audit_run
-from fairmargin.audit.arrays import read
 from fairmargin.audit.geometry import fairkl_by_class
+from fairmargin.data.arrays import read
 from fairmargin.evaluate.similarity import SETS, similarities
 from fairmargin.losses import fairkl
 from fairmargin.vectors import unit

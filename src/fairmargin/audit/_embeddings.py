@@ -5,7 +5,7 @@ found = audit_arrays({"embeddings": z, "labels": y, "bias": b, "predicted": answ
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmargin.audit import geometry, judgement, model_page
-from fairmargin.audit.arrays import Arrays, read
 from fairmargin.audit.section import Found, Progress, silent
 from fairmargin.audit.slices import Slices, find_slices
+from fairmargin.data.arrays import Arrays, read
 from fairmargin.data.hashes import data_hash
 from fairmargin.data.own import for_display
 from fairmargin.evaluate import jsonable
@@ -42,8 +42,8 @@ def audit_arrays(
     """Audit embeddings in an .npz file or a dict.
 
     Args:
-        source: "embeddings" or "features" [N, D]; "labels" [N]; "bias" [N], −1 for unknown;
-            "logits" [N, classes] or "predicted" [N]; "class_names"; "bias_names"; "counts"
+        source: "embeddings", "features" or "X" [N, D]; "labels" or "y" [N]; "bias" [N], −1 for
+            unknown; "logits" [N, classes] or "predicted" [N]; "class_names"; "bias_names"; "counts"
             [classes, biases] of the training set. All but the first two may be missing. Without
             answers, those of a cross-validated linear probe are judged.
         alpha: probability of reporting any slice when mistakes are random.
@@ -52,7 +52,11 @@ def audit_arrays(
         progress: called with what is being done, how much is done, and of how much.
     """
     name = "these embeddings" if isinstance(source, Mapping) else Path(source).name
-    return _audit(read(source), name, {"kind": "arrays"}, None, alpha, clusters, seed, progress)
+    arrays = read(source)
+    if arrays.split is not None:
+        said = "all samples are looked at, whatever their split"
+        arrays = replace(arrays, warnings=(*arrays.warnings, said))
+    return _audit(arrays, name, {"kind": "arrays"}, None, alpha, clusters, seed, progress)
 
 
 def audit_run(
@@ -100,7 +104,8 @@ def audit_run(
     method, dataset, run_seed = (record.result[key] for key in ("method", "dataset", "seed"))
     facts = {"kind": "run", "method": method, "dataset": dataset, "seed": run_seed}
     name = f"{method} on {dataset}, seed {run_seed}"
-    pictures = partial(_pictures, record, name_again)
+    has_pictures = len(record.data.get("image_shape", ())) == 3
+    pictures = partial(_pictures, record, name_again) if has_pictures else None
     return _audit(read(given), name, facts, pictures, alpha, clusters, seed, progress)
 
 

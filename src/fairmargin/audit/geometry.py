@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairmargin.audit.arrays import Arrays
 from fairmargin.audit.judgement import FOLDS, drawn, folds, probe_answers
 from fairmargin.audit.section import Progress
+from fairmargin.data.arrays import Arrays
 from fairmargin.evaluate.accuracy import LEAST, wilson
 from fairmargin.evaluate.similarity import SETS, ordering, similarities
 from fairmargin.losses.divergences import VARIANCE_FLOOR, Moments, gaussian_kl

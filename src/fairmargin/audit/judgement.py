@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairmargin.audit.arrays import Arrays
 from fairmargin.audit.section import Progress
+from fairmargin.data.arrays import Arrays
 from fairmargin.evaluate.accuracy import (
     accuracies,
     equalised_odds_gap,

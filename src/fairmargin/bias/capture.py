@@ -96,6 +96,11 @@ def configuration(
     if capture is not None:
         check_choice(capture, "capture", CAPTURES)
     base = load(file, dataset=dataset, method="ce", seed=seed, overrides=overrides)
+    if base.data.name == "embeddings":
+        raise ValueError(
+            "a bias-capturing model sees small patches of an image and embeddings have none; "
+            'give the .npz file an array "bias", or train with --bias none'
+        )
     chosen = CAPTURES[capture or usual(build.data(base).info.image_shape)]
     changes = []
     # As wide and with the same stride as the run's network, if that is of the same family.

@@ -12,7 +12,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.bias import score_file
 from fairmargin.bias.clusters import ClustersOf, cluster, number_of_clusters
 from fairmargin.config import Config, load, toml
-from fairmargin.data import Data, Split
+from fairmargin.data import OWN, Data, Split
 from fairmargin.data.bias import count_cells
 from fairmargin.runtime import distributed
 
@@ -126,10 +126,10 @@ def _scores(config: Config, data: Data) -> dict[str, Tensor]:
 def _scores_command(config: Config) -> str:
     """Return the command that makes the scores of this run's data."""
     chosen = config.data
-    dataset = str(chosen.root) if chosen.name == "folder" else chosen.name
+    dataset = str(chosen.root) if chosen.name in OWN else chosen.name
     usual = load(dataset=dataset, method=config.method.name).data.options
     changes = {key: value for key, value in chosen.options.items() if usual.get(key) != value}
-    if chosen.root is not None and chosen.name != "folder":
+    if chosen.root is not None and chosen.name not in OWN:
         changes["root"] = str(chosen.root)
     words = ["fairmargin", "scores", "--dataset", dataset, "--seed", str(config.seed)]
     for key, value in changes.items():

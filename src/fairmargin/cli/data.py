@@ -1,13 +1,16 @@
 """`fairmargin data`: list, download, check and draw data."""
 
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from fairmargin.cli.errors import exit_on_user_error
+
+if TYPE_CHECKING:
+    from fairmargin.data.split import Data
 
 app = typer.Typer(help="List, get, check and draw data.", no_args_is_help=True)
 
@@ -73,7 +76,10 @@ def verify(name: Name, root: Root = None) -> None:
 def show(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="A dataset, a manifest (.csv, .tsv, .parquet) or an image folder.")
+        str,
+        typer.Argument(
+            help="A dataset, a manifest (.csv, .tsv, .parquet), an image folder or an .npz file."
+        ),
     ],
     root: Root = None,
     out: Annotated[Path | None, typer.Option(help="Picture to write; NAME.png by default.")] = None,
@@ -84,7 +90,7 @@ def show(
     Other options are the dataset's own: --rho 0.9 …
     """
     from fairmargin.checks import check_choice
-    from fairmargin.data import DATASETS, build, is_own, options
+    from fairmargin.data import DATASETS, build, is_own, options, own_kind, own_path
     from fairmargin.data.show import SplitName, draw
     from fairmargin.data.table import SHOWN
 
@@ -96,9 +102,9 @@ def show(
                 "--root is the folder of all data; "
                 f"the folder that the paths in {name} start from is --base"
             )
-        title = Path(name).stem if own else name
+        title = own_path(name).stem if own else name
         if own:
-            name, root = "folder", Path(name)
+            name, root = own_kind(name), own_path(name)
         check_choice(name, "dataset", DATASETS)
         data = build(name, root, **options.parse(DATASETS[name], name, context.args))
         typer.echo(f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test")
@@ -108,5 +114,21 @@ def show(
             if len(lines) > SHOWN:
                 shown.append(f"… and {len(lines) - SHOWN} more")
             typer.echo(f"{key}: " + "\n  ".join(shown))
+        if data.info.has_vectors:
+            for line in _counts(data):
+                typer.echo(line)
+            return
         picture = draw(data, out or Path(f"{title}.png"), split=cast(SplitName, split))
         typer.echo(f"picture: {picture}")
+
+
+def _counts(data: "Data") -> list[str]:
+    """Return lines about vectors, of which there is nothing to draw."""
+    info = data.info
+    lines = [f"vectors of {info.image_shape[0]} numbers, standardized: nothing to draw"]
+    for k, name in enumerate(info.class_names):
+        line = f"{name}: {int((data.train.labels == k).sum()):,} train"
+        groups = zip(info.bias_names, info.counts[k].tolist(), strict=True)
+        said = ", ".join(f"{bias} {number:,}" for bias, number in groups)
+        lines.append(f"{line} ({said})" if said else line)
+    return lines

@@ -29,6 +29,13 @@ def evaluate(
         str, typer.Option(help="Which weights: last, or best on validation.")
     ] = "last",
     changes: Changes = None,
+    other: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Evaluate on this table, image folder or .npz instead; its test rows, or all.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write everything measured to this JSON file.")
     ] = None,
@@ -38,7 +45,7 @@ def evaluate(
 ) -> None:
     """Evaluate a run's saved weights again, on its own data or on changed data.
 
-    Change the data with --set, such as --set data.test_rho=0.5.
+    Change the data with --set, such as --set data.test_rho=0.5, or give other data with --data.
     """
     import json
 
@@ -60,6 +67,9 @@ def evaluate(
         )
         config = configuration.override(before, changes or ())
         _same_network(before, config)
+        if other is not None:
+            _evaluate_on(folder, weights, config, other, changes or (), out)
+            return
         data = build.data(config)
         trained = RunRecord.read(folder).data
         _same_classes(folder, trained["class_names"], data.info.class_names)
@@ -92,6 +102,57 @@ def evaluate(
                 "ordering": found.ordering,
             }
             out.write_text(json.dumps(everything, indent=1), "utf-8")
+
+
+def _evaluate_on(
+    folder: Path,
+    weights: str,
+    config: "Config",
+    other: Path,
+    changes: Sequence[str],
+    out: Path | None,
+) -> None:
+    """Evaluate the run's own classifier on other data, with the run's preprocessing."""
+    import json
+
+    from fairmargin.cli.tables import group_table
+    from fairmargin.export.model import info_of, load, which_weights
+    from fairmargin.export.other_data import evaluate_on
+    from fairmargin.runs import build
+    from fairmargin.runs.record import RunRecord
+
+    model = load(folder, weights=which_weights(weights), device=build.device(config.train.device))
+    options = dict(config.data.options) if config.data.name == "folder" else {}
+    # Paths start from the new table's own folder, not from that of the training data.
+    if not any(change.startswith("data.base=") for change in changes):
+        options.pop("base", None)
+    found = evaluate_on(
+        model,
+        info_of(RunRecord.read(folder)),
+        other,
+        options=options,
+        batch_size=config.evaluate.batch_size,
+        workers=config.train.workers,
+        resamples=config.evaluate.resamples,
+    )
+    typer.echo(f"{other}: {found.samples:,} samples")
+    heading = "accuracy in percent, with 95 % intervals"
+    Console().print(accuracy_table({"own": found.judged}, heading))
+    if found.judged["groups"] is not None:
+        names = found.info.class_names, found.info.bias_names
+        Console().print(group_table(found.judged["groups"], *names))
+    for warning in [*found.notes, *found.judged["warnings"]]:
+        typer.echo(f"warning: {warning}")
+    if out is not None:
+        everything = {
+            "data": str(other),
+            "samples": found.samples,
+            "class_names": found.info.class_names,
+            "bias_names": found.info.bias_names,
+            "test": {"own": found.judged},
+            "notes": found.notes,
+        }
+        out.write_text(json.dumps(everything, indent=1), "utf-8")
 
 
 def _same_network(before: "Config", config: "Config") -> None:

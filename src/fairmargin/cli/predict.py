@@ -27,7 +27,8 @@ def predict(
     images: Annotated[
         list[str],
         typer.Argument(
-            help="Image files, folders, patterns such as 'new/*.jpg', or tables with a path column."
+            help="Image files, folders, patterns such as 'new/*.jpg', or tables with a path "
+            "column; .npz files for a model of embeddings."
         ),
     ],
     out: Annotated[
@@ -53,7 +54,6 @@ def predict(
     from fairmargin.runs import build
 
     with exit_on_user_error():
-        files = find_pictures(images, path_column)
         model = load(
             run,
             weights=which_weights(weights),
@@ -61,6 +61,10 @@ def predict(
             encoder=network,
             trust_code=trust_code,
         )
+        if model.preprocessing.takes_vectors:
+            _predict_vectors(model, images, out, embeddings)
+            return
+        files = find_pictures(images, path_column)
         rows, features, skipped = _classify(model, files)
         for file, why in skipped[:NAMED]:
             typer.echo(f"skipped {file}: {why}", err=True)
@@ -75,6 +79,34 @@ def predict(
             typer.echo(f"{len(rows)} of {len(files)} pictures classified: {out}")
         if skipped:
             raise typer.Exit(SOME_SKIPPED)
+
+
+def _predict_vectors(
+    model: "Model", words: list[str], out: Path | None, embeddings: Path | None
+) -> None:
+    """Classify the rows of .npz files; a row is called FILE:NUMBER."""
+    import torch
+
+    from fairmargin.data.arrays import read_vectors
+
+    rows: list[tuple[Path, Tensor]] = []
+    features: list[Tensor] = []
+    for word in words:
+        if Path(word).suffix.lower() != ".npz":
+            raise ValueError(
+                f"this model was trained on embeddings and {word} is no .npz file; "
+                'give one with an array "embeddings" [N, D]'
+            )
+        vectors = read_vectors(Path(word))
+        probabilities = model.predict(vectors).probabilities
+        rows += [(Path(f"{word}:{i}"), row) for i, row in enumerate(probabilities)]
+        if embeddings is not None:
+            features.append(model.embed(vectors))
+    _write(model, rows, out)
+    if embeddings is not None:
+        _save_features(embeddings, [path for path, _ in rows], torch.cat(features))
+    if out is not None:
+        typer.echo(f"{len(rows)} vectors classified: {out}")
 
 
 def find_pictures(words: list[str], path_column: str = "path") -> list[Path]:

@@ -25,6 +25,25 @@ def accuracy_table(sets: dict[str, dict[str, Any]], title: str) -> Table:
     return shown
 
 
+def group_table(
+    groups: dict[str, Any], class_names: Sequence[str], bias_names: Sequence[str]
+) -> Table:
+    """Return a table of right answers, a row for each class and a column for each bias.
+
+    Args:
+        groups: "n" and "correct", each [classes, biases].
+        class_names: of the rows.
+        bias_names: of the columns.
+    """
+    shown = Table("class", *bias_names, title="% right by group")
+    for name, sizes, right in zip(class_names, groups["n"], groups["correct"], strict=True):
+        cells = []
+        for n, correct in zip(sizes, right, strict=True):
+            cells.append(f"{100 * correct / n:.1f} of {n:,}" if n else "–")
+        shown.add_row(name, *cells)
+    return shown
+
+
 def classifier_title(name: str) -> str:
     """Return the name of a classifier in words."""
     return {

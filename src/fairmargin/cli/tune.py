@@ -84,7 +84,9 @@ def tune(
 
 def _compare_command(tuned: Path, options: RunOptions, config: "Config") -> str:
     """The command that compares the methods with their best settings."""
-    dataset = config.data.root if config.data.name == "folder" else config.data.name
+    from fairmargin.data import OWN
+
+    dataset = config.data.root if config.data.name in OWN else config.data.name
     given = {
         "--dataset": dataset,
         "--methods": ",".join(options.names),

@@ -23,7 +23,7 @@ from fairmargin.config.schema import (
     given_fields,
 )
 from fairmargin.config.sections import Named, Section
-from fairmargin.data import DATASETS, is_own
+from fairmargin.data import DATASETS, is_own, own_kind, own_path
 
 # Keys that were spelled differently in 0.1.0; still read from files, run folders and --set.
 OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
@@ -265,7 +265,7 @@ def _dataset(dataset: str | None) -> Layer:
     if is_import_path(dataset) and not Path(str(dataset)).exists():
         return {"name": dataset}
     if dataset is not None and is_own(dataset):
-        return {"name": "folder", "root": dataset}
+        return {"name": own_kind(dataset), "root": str(own_path(dataset))}
     return {"name": dataset}
 
 

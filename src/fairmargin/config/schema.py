@@ -30,7 +30,7 @@ from fairmargin.config.sections import (
     WholeFromZero,
     setting,
 )
-from fairmargin.data import DATASETS
+from fairmargin.data import DATASETS, OWN
 from fairmargin.networks import ENCODERS
 
 Layer = dict[str, Any]
@@ -76,7 +76,7 @@ class DataConfig(Named):
     root: Annotated[Path | None, Nothing] = setting(
         None,
         "folder of all data; by default `$FAIRMARGIN_DATA`, or the user's cache. For the dataset "
-        '"folder": the manifest or image folder itself',
+        '"folder": the manifest or image folder itself; for "embeddings": the .npz file',
     )
     bias: Bias = setting(
         "labels",
@@ -118,8 +118,8 @@ class DataConfig(Named):
 
     @model_validator(mode="after")
     def _folder_has_a_root(self) -> "DataConfig":
-        if self.name == "folder" and self.root is None:
-            says = 'is needed by the dataset "folder": the path of a manifest or an image folder'
+        if self.name in OWN and self.root is None:
+            says = f'is needed by the dataset "{self.name}": the path of {OWN[self.name]}'
             raise ConfigError([Problem(("root",), says)])
         return self
 

@@ -62,7 +62,7 @@ def manifest_drafts(
     path: Path,
     path_column: str,
     label_column: str,
-    bias_columns: Sequence[str],
+    bias_columns: Sequence[str] | str,
     split_column: str | None,
     root: Path | None,
 ) -> list[Draft]:
@@ -77,8 +77,8 @@ def manifest_drafts(
     header, rows = read_table(path)
     path_at = find_column(path, header, path_column, "path_column")
     label_at = find_column(path, header, label_column, "label_column")
-    bias_at = _bias_positions(path, header, bias_columns)
-    split_at = _split_position(path, header, split_column)
+    bias_at = bias_positions(path, header, bias_columns)
+    split_at = split_position(path, header, split_column)
     folder = path.parent if root is None else root
     base = Path(os.path.abspath(folder))
 
@@ -92,10 +92,10 @@ def manifest_drafts(
         faults = []
         file = cells[path_at]
         label = cells[label_at].strip()
-        place = _place(file, base, rooted=root is not None)
-        if isinstance(place, str):
-            faults.append(place)
-            place = NOWHERE
+        found = place(file, base, rooted=root is not None)
+        if isinstance(found, str):
+            faults.append(found)
+            found = NOWHERE
         if not label:
             faults.append("empty label")
         written = "train" if split_at is None else cells[split_at].strip()
@@ -107,20 +107,45 @@ def manifest_drafts(
         # Decoding puts this character in place of broken bytes.
         if any("\ufffd" in cell for cell in cells):
             faults.append("not UTF-8 text")
-        bias = _combine(cells[at] for at in bias_at)
-        drafts.append(Draft(Sample(row, file, place, label, bias, split), faults))
+        bias = combine(cells[at] for at in bias_at)
+        drafts.append(Draft(Sample(row, file, found, label, bias, split), faults))
     return drafts
 
 
-def _bias_positions(path: Path, header: list[str], columns: Sequence[str]) -> list[int]:
-    names = [columns] if isinstance(columns, str) else list(columns)
+def column_names(columns: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the names of columns, given as a list or as text: "a" or "a,b".
+
+    Args:
+        columns: empty for none.
+    """
+    if not isinstance(columns, str):
+        return tuple(columns)
+    return tuple(name.strip() for name in columns.split(",") if name.strip())
+
+
+def bias_positions(path: Path, header: list[str], columns: Sequence[str] | str) -> list[int]:
+    """Return where the columns of the bias are; the default one may be missing.
+
+    Args:
+        path: the table, for the message.
+        header: of the table.
+        columns: their names.
+    """
+    names = list(column_names(columns))
     # The default column may be missing.
     find = find_column_if_there if names == ["bias"] else find_column
     positions = [find(path, header, name, "bias_columns") for name in names]
     return [at for at in positions if at is not None]
 
 
-def _split_position(path: Path, header: list[str], column: str | None) -> int | None:
+def split_position(path: Path, header: list[str], column: str | None) -> int | None:
+    """Return where the column of the split is; None if it is missing, as the default one may be.
+
+    Args:
+        path: the table, for the message.
+        header: of the table.
+        column: its name.
+    """
     if column is None:
         return None
     # The default column may be missing.
@@ -128,10 +153,15 @@ def _split_position(path: Path, header: list[str], column: str | None) -> int | 
     return find(path, header, column, "split_column")
 
 
-def _place(file: str, base: Path, rooted: bool) -> Path | str:
+def place(file: str, base: Path, rooted: bool) -> Path | str:
     """Return the file's path, or the reason why we do not look there.
 
     Links in the root may lead out of it: its owner put them there.
+
+    Args:
+        file: the path as written.
+        base: the folder that paths start from and may not leave.
+        rooted: refuse absolute paths.
     """
     if not file:
         return "empty path"
@@ -145,7 +175,8 @@ def _place(file: str, base: Path, rooted: bool) -> Path | str:
     return place
 
 
-def _combine(values: Iterable[str]) -> str:
+def combine(values: Iterable[str]) -> str:
+    """Return several values of the bias as one; empty if any is unknown."""
     parts = [value.strip() for value in values]
     return "" if any(part.casefold() in UNKNOWN for part in parts) else "×".join(parts)
 
@@ -179,7 +210,7 @@ def folder_drafts(root: Path, bias_level: bool) -> list[Draft]:
                 f'folder "{inside[0]}" is beside the splits but is not train, valid or test'
             )
         label = levels[0] if levels else ""
-        bias = _combine([levels[1]]) if bias_level and len(levels) > 1 else ""
+        bias = combine([levels[1]]) if bias_level and len(levels) > 1 else ""
         drafts.append(Draft(Sample(None, "/".join(inside), path, label, bias, split), faults))
     return drafts
 

@@ -151,6 +151,11 @@ def inject(data: Data, text: str, seed: int = 0) -> Data:
     classes = data.info.num_classes
     if classes < 2:
         raise ValueError(f"a shortcut tells classes apart and {data.info.name} has {classes}")
+    if data.info.has_vectors:
+        raise ValueError(
+            f"shortcuts are painted on pictures and {data.info.name} holds vectors; "
+            "leave data.inject out"
+        )
     channels = data.info.image_shape[0]
     if channels != 3:
         raise ValueError(

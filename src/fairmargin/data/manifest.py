@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairmargin.checks import check_choice
 from fairmargin.data.decode import Decoder, UnreadableImage, check_file, open_rgb
@@ -45,7 +46,7 @@ def read_manifest(
     *,
     path_column: str = "path",
     label_column: str = "label",
-    bias_columns: Sequence[str] = ("bias",),
+    bias_columns: Sequence[str] | str = ("bias",),
     split_column: str | None = "split",
     root: Path | None = None,
     check_files: Check = "decode",
@@ -55,8 +56,8 @@ def read_manifest(
     """Read and check a table of samples; raise `BadManifest` with every problem.
 
     Args:
-        bias_columns: several are combined into one attribute; () for none. The default may be
-            missing from the table.
+        bias_columns: several, as a list or as "a,b", are combined into one attribute; () for none.
+            The default may be missing from the table.
         split_column: None uses all samples for training, as does the default if the table lacks it.
         root: the folder that paths start from and may not leave; the manifest's own by default.
         check_files: "decode" opens every image, "exists" only checks that it is there.
@@ -108,14 +109,7 @@ def check_drafts(
     Returns:
         The manifest, and the pixels of each file if there is a decoder.
     """
-    check_choice(check_files, "check_files", get_args(Check))
-    first = _note_duplicates(drafts)
-    look = partial(_look, check=check_files, decoder=decoder)
-    looked = dict(zip(first, _look_at_all(look, list(first), workers), strict=True))
-    for draft in drafts:
-        reason = looked.get(draft.sample.path)
-        if isinstance(reason, str):
-            draft.faults.append(reason)
+    looked = look_at_files(drafts, check_files, workers=workers, decoder=decoder)
     good = [draft.sample for draft in drafts if not draft.faults]
     trained = Counter(sample.label for sample in good if sample.split == "train")
     for draft in drafts:
@@ -142,6 +136,35 @@ def check_drafts(
     return Manifest(samples, class_names, bias_names, problems, warnings), pixels
 
 
+def look_at_files(
+    drafts: list[Draft],
+    check_files: Check,
+    *,
+    workers: int | None,
+    decoder: Callable[[Path], Tensor] | None = None,
+) -> dict[Path, Looked]:
+    """Look once at the file of each draft; what is wrong with it is added to the draft's faults.
+
+    Args:
+        drafts: may name a file twice, which is a fault of the second.
+        check_files: as in `read_manifest`.
+        workers: as in `read_manifest`.
+        decoder: decodes every image, whatever `check_files` says.
+
+    Returns:
+        The pixels of each file if there is a decoder, or the reason why there are none.
+    """
+    check_choice(check_files, "check_files", get_args(Check))
+    first = _note_duplicates(drafts)
+    look = partial(_look, check=check_files, decoder=decoder)
+    looked = dict(zip(first, _look_at_all(look, list(first), workers), strict=True))
+    for draft in drafts:
+        reason = looked.get(draft.sample.path)
+        if isinstance(reason, str):
+            draft.faults.append(reason)
+    return looked
+
+
 def _note_duplicates(drafts: list[Draft]) -> dict[Path, Sample]:
     """Return the first sample of each file; every further one gets a fault."""
     first: dict[Path, Sample] = {}
@@ -158,7 +181,7 @@ def _note_duplicates(drafts: list[Draft]) -> dict[Path, Sample]:
     return first
 
 
-def _look(path: Path, check: Check, decoder: Decoder | None) -> Looked:
+def _look(path: Path, check: Check, decoder: Callable[[Path], Tensor] | None) -> Looked:
     """Look at one file, in a worker process.
 
     Pixels are an array, because a tensor would travel through shared memory, which is often small.

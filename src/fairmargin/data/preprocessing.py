@@ -1,4 +1,4 @@
-"""From any picture to the pixels and numbers that a network was trained on.
+"""From any picture or vector to the numbers that a network was trained on.
 
 A run writes its preprocessing into its folder, so that evaluation, prediction and export prepare
 images in the same way, without the dataset.
@@ -24,18 +24,50 @@ Picture = str | Path | Image.Image | np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
+class Vector:
+    """Takes the place of a decoder where samples are vectors: checks their length.
+
+    Args:
+        length: numbers of a vector.
+    """
+
+    length: int
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Shape (D,) of every vector."""
+        return (self.length,)
+
+    def fit(self, vector: object) -> Tensor:
+        """float32 [D] from a NumPy array, a tensor or a list of numbers."""
+        if isinstance(vector, str | Path | Image.Image):
+            raise TypeError(
+                f"this model takes vectors of {self.length} numbers, not images; got {vector!r}. "
+                "Give the embeddings [N, D] of the model that made its training data"
+            )
+        numbers = vector.detach().cpu().numpy() if isinstance(vector, Tensor) else vector
+        x = np.asarray(numbers)
+        if x.shape != self.shape or x.dtype.kind not in "fiu":
+            raise ValueError(
+                f"this model takes vectors of {self.length} numbers, [N, {self.length}] of them; "
+                f"one is {x.dtype} {list(x.shape)}"
+            )
+        return torch.from_numpy(x.astype(np.float32))
+
+
+@dataclass(frozen=True)
 class Preprocessing:
-    """How evaluation prepares an image: decode to one size, then normalize.
+    """How evaluation prepares an image: decode to one size, then normalize. Vectors: standardize.
 
     Args:
         decoder: brings a picture of any size to uint8 [3, H, W].
-        mean: of each channel, for values in [0, 1].
-        std: of each channel, likewise.
+        mean: of each channel, for values in [0, 1]; of vectors, of each column.
+        std: of each channel or column, likewise.
         as_given: the network was trained on float images that their dataset prepared in ways of its
             own; only such tensors can be taken.
     """
 
-    decoder: Decoder | Geometry
+    decoder: Decoder | Geometry | Vector
     mean: Channels
     std: Channels
     as_given: bool = False
@@ -48,8 +80,15 @@ class Preprocessing:
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) of what the network sees."""
+        if isinstance(self.decoder, Vector):
+            raise ValueError("vectors have no height and width; see Preprocessing.decoder.length")
         _, height, width = self.decoder.shape
         return height, width
+
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether samples are vectors, not pictures."""
+        return isinstance(self.decoder, Vector)
 
     def pixels(self, picture: Picture) -> Tensor:
         """uint8 [3, H, W] from a file, a Pillow image, or an array; floats if they are `as_given`.
@@ -57,8 +96,11 @@ class Preprocessing:
         Args:
             picture: a path; a Pillow image; a uint8 array [H, W] or [H, W, 3 or 4]; or a uint8
                 tensor [3, H, W]. For a network of other channels than colours, or trained on float
-                images: a tensor as its dataset gave them.
+                images: a tensor as its dataset gave them. Where the network takes vectors: [D]
+                numbers.
         """
+        if isinstance(self.decoder, Vector):
+            return self.decoder.fit(picture)
         if self.as_given or self.channels not in (1, 3):
             return self._exactly(picture)
         if self.channels == 1:
@@ -68,7 +110,7 @@ class Preprocessing:
         return self.decoder.fit(_as_image(picture))
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """float32 [N, 3, H, W] from uint8 [N, 3, H, W]."""
+        """float32 [N, 3, H, W] from uint8 [N, 3, H, W]; [N, D] from vectors [N, D]."""
         if self.as_given:
             raise TypeError(
                 "this model was trained on float images that its dataset prepared; give floats, "
@@ -93,6 +135,7 @@ class Preprocessing:
         """uint8 [1, H, W]; colours become grey as Pillow makes them."""
         if isinstance(picture, Tensor) and picture.ndim == 3 and len(picture) == 1:
             picture = picture.expand(3, -1, -1)
+        assert not isinstance(self.decoder, Vector)
         if isinstance(picture, str | Path):
             colours = self.decoder(_local(picture))
         else:
@@ -103,15 +146,18 @@ class Preprocessing:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same preprocessing back."""
-        kind = "decoder" if isinstance(self.decoder, Decoder) else "geometry"
+        kinds = {Decoder: "decoder", Geometry: "geometry", Vector: "vector"}
+        kind = kinds[type(self.decoder)]
         values = {"mean": list(self.mean), "std": list(self.std), kind: asdict(self.decoder)}
         return {**values, "as_given": True} if self.as_given else values
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "Preprocessing":
         """Read what `as_dict` wrote."""
-        decoder: Decoder | Geometry
-        if "geometry" in values:
+        decoder: Decoder | Geometry | Vector
+        if "vector" in values:
+            decoder = Vector(**values["vector"])
+        elif "geometry" in values:
             decoder = Geometry(**values["geometry"])
         else:
             given = dict(values["decoder"])
@@ -125,6 +171,8 @@ class Preprocessing:
 def preprocessing_of(data: Data) -> Preprocessing:
     """The preprocessing of a dataset's test images."""
     views = data.eval_views
+    if data.info.has_vectors:
+        return Preprocessing(Vector(data.info.image_shape[0]), views.mean, views.std)
     split = as_evaluated(data.test)
     if isinstance(split, FileSplit) and isinstance(split.decode, Decoder | Geometry):
         return Preprocessing(split.decode, views.mean, views.std)

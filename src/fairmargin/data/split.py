@@ -40,7 +40,10 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class ArraySplit:
-    """Small images, all in memory as one uint8 tensor; a batch is one indexing operation."""
+    """Small images, all in memory as one uint8 tensor; a batch is one indexing operation.
+
+    Embeddings are kept in the same way, as float32 [N, D].
+    """
 
     pixels: Tensor  # uint8 [N, C, H, W]
     labels: Tensor

@@ -144,12 +144,12 @@ def _parquet(path: Path) -> tuple[list[str], Rows]:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:
         raise _bad_table(path, None, f"not a Parquet table: {error}") from error
-    columns = [map(_text, column.to_pylist()) for column in table.columns]
+    columns = [map(cell_text, column.to_pylist()) for column in table.columns]
     rows = [list(cells) for cells in zip(*columns, strict=True)]
     return list(table.column_names), list(enumerate(rows, start=1))
 
 
-def _text(value: object) -> str:
+def cell_text(value: object) -> str:
     """Write a value as text.
 
     Missing values are None or NaN. Beside them whole numbers become floats, and labels must not

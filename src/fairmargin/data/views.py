@@ -71,7 +71,12 @@ class Views:
     number: int = 1
 
     def __call__(self, images: Tensor, generator: Randomness = None) -> Tensor:
-        """Turn uint8 [n, C, H, W] into float32, [n, C, H, W] or [n, number, C, H, W]."""
+        """Turn uint8 [n, C, H, W] into float32, [n, C, H, W] or [n, number, C, H, W].
+
+        Vectors, float32 [n, D], are standardized by the `mean` and `std` of their columns.
+        """
+        if images.dtype == torch.float32 and images.ndim == 2:
+            return self._standardized(images)
         if images.dtype != torch.uint8:
             raise TypeError(
                 f"views take uint8 images and these are {images.dtype}; give raw pixels in 0 … 255"
@@ -79,6 +84,15 @@ class Views:
         if self.number == 1:
             return self._view(images, generator)
         return torch.stack([self._view(images, generator) for _ in range(self.number)], 1)
+
+    def _standardized(self, vectors: Tensor) -> Tensor:
+        if self.steps or self.number > 1:
+            raise ValueError(
+                "vectors cannot be augmented like images, and these views do; choose a method "
+                "that takes one view of each sample"
+            )
+        scale, shift = _normalization(self.mean, self.std, 1, vectors.device)
+        return (vectors * scale.flatten()).sub_(shift.flatten())
 
     def _view(self, images: Tensor, generator: Randomness) -> Tensor:
         x = images

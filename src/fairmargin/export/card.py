@@ -29,7 +29,7 @@ def model_card(run: str | Path, *, name: str | None = None) -> str:
     headline = result["headline"]
     judged = result["test"][headline["classifier"]]
     parts = [
-        _head(title, result, judged),
+        _head(title, result, judged, _task(data)),
         f"# {title}",
         _summary(result, headline, judged),
         _uses(data),
@@ -43,7 +43,16 @@ def model_card(run: str | Path, *, name: str | None = None) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _head(title: str, result: Mapping[str, Any], judged: Mapping[str, Any]) -> str:
+def _has_vectors(data: Mapping[str, Any]) -> bool:
+    return len(data["image_shape"]) == 1
+
+
+def _task(data: Mapping[str, Any]) -> str:
+    """The Hub's name of what the model does."""
+    return "tabular-classification" if _has_vectors(data) else "image-classification"
+
+
+def _head(title: str, result: Mapping[str, Any], judged: Mapping[str, Any], task: str) -> str:
     """What the Hub reads. Strings are written as JSON, which YAML understands."""
     metrics = []
     for name, value in judged["accuracy"].items():
@@ -52,7 +61,7 @@ def _head(title: str, result: Mapping[str, Any], judged: Mapping[str, Any]) -> s
     lines = [
         "---",
         "library_name: fairmargin",
-        "pipeline_tag: image-classification",
+        f"pipeline_tag: {task}",
         "tags:",
         "  - fairmargin",
         "  - debiasing",
@@ -60,7 +69,7 @@ def _head(title: str, result: Mapping[str, Any], judged: Mapping[str, Any]) -> s
         f"  - name: {json.dumps(title, ensure_ascii=False)}",
         "    results:",
         "      - task:",
-        "          type: image-classification",
+        f"          type: {task}",
         "        dataset:",
         f"          name: {json.dumps(result['dataset'], ensure_ascii=False)}",
         f"          type: {json.dumps(result['dataset'], ensure_ascii=False)}",
@@ -91,11 +100,12 @@ def _weights(reported: str) -> str:
 
 def _uses(data: Mapping[str, Any]) -> str:
     classes = ", ".join(data["class_names"])
+    sample = "embedding" if _has_vectors(data) else "picture"
     return (
         "## Intended use\n\n"
-        f"Tells pictures of these classes apart: {classes}. It knows no others: every picture "
-        "gets one of them. Measure it on your own pictures, group by group, before you rely on "
-        "it; the numbers below hold for pictures like those of the test set."
+        f"Tells {sample}s of these classes apart: {classes}. It knows no others: every {sample} "
+        f"gets one of them. Measure it on your own {sample}s, group by group, before you rely on "
+        f"it; the numbers below hold for {sample}s like those of the test set."
     )
 
 
@@ -153,11 +163,14 @@ def _warnings(result: Mapping[str, Any]) -> str:
 
 
 def _loading(record: RunRecord) -> str:
+    call = 'model.predict(["a.jpg", "b.png"])'
+    if _has_vectors(record.data):
+        call = f"model.predict(vectors)  # [N, {record.data['image_shape'][0]}]"
     return (
         "## How to use it\n\n"
         "```python\nimport fairmargin as fm\n\n"
         f'model = fm.load("{record.path.name}")\n'
-        'found = model.predict(["a.jpg", "b.png"])\n'
+        f"found = {call}\n"
         "found.labels, found.probabilities\n```"
     )
 

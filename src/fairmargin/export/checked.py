@@ -76,17 +76,24 @@ def compared(
 
 
 def sample_pixels(run: Path, model: Model) -> Tensor:
-    """uint8 [N, 3, H, W]: test pictures that the run kept, and noise, which no network has seen."""
-    height, width = model.preprocessing.size
+    """uint8 [N, 3, H, W]: test pictures that the run kept, and noise, which no network has seen.
+
+    Of a model that takes vectors: float32 [N, D].
+    """
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randint(0, 256, (8, 3, height, width), generator=generator, dtype=torch.uint8)
+    if model.preprocessing.takes_vectors:
+        mean, std = torch.tensor(model.preprocessing.mean), torch.tensor(model.preprocessing.std)
+        noise = mean + std * torch.randn(8, len(mean), generator=generator)
+    else:
+        height, width = model.preprocessing.size
+        noise = torch.randint(0, 256, (8, 3, height, width), generator=generator, dtype=torch.uint8)
     record = RunRecord.read(run)
     if not record.has_arrays("examples"):
         return noise
     kept = torch.from_numpy(np.asarray(record.arrays("examples")["images"]))[:AT_MOST]
     if kept.shape[1:] != noise.shape[1:]:
         return noise
-    return torch.cat([kept.to(torch.uint8), noise])
+    return torch.cat([kept.to(noise.dtype), noise])
 
 
 def facts_of(run: Path, model: Model) -> dict[str, Any]:

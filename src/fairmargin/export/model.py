@@ -82,21 +82,22 @@ class Model(nn.Module):
 
         Args:
             images: [N, 3, H, W] in the network's size: uint8 pixels, which are normalized here, or
-                floats that are normalized already.
+                floats that are normalized already. Of embeddings: float32 [N, D] as in their file,
+                which are standardized here.
         """
         return self.inspect(images)[1]
 
     def inspect(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(features [N, D], logits [N, classes]) of images as `forward` takes them."""
-        if images.dtype == torch.uint8:
+        if images.dtype == torch.uint8 or self.preprocessing.takes_vectors:
             images = self.preprocessing.normalize(images)
         return self.method.inspect(images)
 
     def predict(self, pictures: Iterable[Picture], *, batch_size: int = BATCH) -> Predictions:
-        """Labels and probabilities of files, Pillow images or arrays.
+        """Labels and probabilities of files, Pillow images or arrays; of embeddings [N, D].
 
         Args:
-            pictures: see `Preprocessing.pixels`.
+            pictures: see `Preprocessing.pixels`; an array [N, D] where the model takes vectors.
             batch_size: pictures in memory at a time.
         """
         logits = [logits for _, logits in self._batches(pictures, batch_size)]

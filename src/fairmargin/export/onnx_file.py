@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fairmargin.export.checked import Difference, compared, exportable, facts_of, sample_pixels
 from fairmargin.export.model import Model, Weights, load
 from fairmargin.export.onnx_graph import preprocessing_graph
+from fairmargin.export.program import Program, example
 from fairmargin.runtime.files import write_atomically
 
 OPSET = 18  # the first whose Resize can smooth while it shrinks
@@ -39,7 +40,8 @@ def export_onnx(
     """Write a run's model as ONNX, check it in onnxruntime, and say how far the two differ.
 
     The graph takes `pixels`, uint8 [N, height, width, 3], and gives `logits` and `probabilities`
-    [N, classes]. Class names, accuracies and preprocessing are in its metadata.
+    [N, classes]. Class names, accuracies and preprocessing are in its metadata. Models of
+    embeddings take `vectors`, float32 [N, D].
 
     Args:
         run: folder of a finished run.
@@ -54,7 +56,10 @@ def export_onnx(
     runtime = _needed("onnxruntime")
     trained = load(run, weights=weights, encoder=encoder, trust_code=trust_code)
     model, target = exportable(trained), Path(file)
-    graph = _with_preprocessing(onnx, _network(onnx, model, embeddings), model)
+    if model.preprocessing.takes_vectors:
+        graph = _of_vectors(onnx, model, embeddings)
+    else:
+        graph = _with_preprocessing(onnx, _network(onnx, model, embeddings), model)
     for key, value in facts_of(Path(run), model).items():
         entry = graph.metadata_props.add()
         entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
@@ -63,7 +68,10 @@ def export_onnx(
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def answers(pixels: Tensor) -> dict[str, Tensor]:
-        found = session.run(None, {"pixels": pixels.permute(0, 2, 3, 1).contiguous().numpy()})
+        given = {"vectors": pixels.numpy()}
+        if pixels.ndim == 4:
+            given = {"pixels": pixels.permute(0, 2, 3, 1).contiguous().numpy()}
+        found = session.run(None, given)
         names = [output.name for output in session.get_outputs()]
         return {name: torch.from_numpy(np.asarray(x)) for name, x in zip(names, found, strict=True)}
 
@@ -90,19 +98,29 @@ def _network(onnx: Any, model: Model, embeddings: bool) -> Any:
     """The network alone, from normalized images [N, 3, H, W]."""
     height, width = model.preprocessing.size
     # Two, since a batch of one would be taken for a constant.
-    example = torch.zeros(2, 3, height, width)
+    images = torch.zeros(2, 3, height, width)
+    return _exported(onnx, _Answers(model.cpu(), embeddings), images, "images", embeddings)
+
+
+def _of_vectors(onnx: Any, model: Model, embeddings: bool) -> Any:
+    """The whole model, from vectors [N, D] that are standardized inside."""
+    program = Program(model.cpu(), embeddings)
+    return _exported(onnx, program, example(model), "vectors", embeddings)
+
+
+def _exported(onnx: Any, module: nn.Module, inputs: Tensor, name: str, embeddings: bool) -> Any:
     names = ["logits", "probabilities", *(["embeddings"] if embeddings else [])]
     with tempfile.TemporaryDirectory() as folder, _quiet_exporter():
         path = os.path.join(folder, "network.onnx")
         torch.onnx.export(
-            _Answers(model.cpu(), embeddings).eval(),
-            (example,),
+            module.eval(),
+            (inputs,),
             path,
             dynamo=True,
             external_data=False,
             verbose=False,
             opset_version=OPSET,
-            input_names=["images"],
+            input_names=[name],
             output_names=names,
             dynamic_shapes=({0: torch.export.Dim("batch")},),
         )

@@ -102,11 +102,12 @@ def preprocessing_graph(
     helper, kinds = onnx.helper, onnx.TensorProto
     image = graph.add("Cast", graph.add("Transpose", "pixels", perm=[0, 3, 1, 2]), to=kinds.FLOAT)
     decoder = preprocessing.decoder
-    fitted = (
-        _decoder(graph, image, decoder)
-        if isinstance(decoder, Decoder)
-        else _geometry(graph, image, decoder)
-    )
+    if isinstance(decoder, Decoder):
+        fitted = _decoder(graph, image, decoder)
+    elif isinstance(decoder, Geometry):
+        fitted = _geometry(graph, image, decoder)
+    else:
+        raise TypeError("vectors are standardized without a graph of their own")
     height, width = preprocessing.size
     fitted = graph.add("Reshape", fitted, graph.constant([0, 3, height, width]))
     mean = np.array(preprocessing.mean, np.float32).reshape(1, 3, 1, 1)

@@ -29,6 +29,8 @@ def export_program(
         program = torch.export.load("model.pt2").module()
         logits, probabilities = program(pixels)      # uint8 [N, 3, H, W] in the network's size
 
+    Models of embeddings take float32 [N, D].
+
     Args:
         run: folder of a finished run.
         file: where to write.
@@ -39,11 +41,9 @@ def export_program(
     """
     trained = load(run, weights=weights, encoder=encoder, trust_code=trust_code)
     model, target = exportable(trained), Path(file)
-    height, width = model.preprocessing.size
-    example = torch.zeros(2, 3, height, width, dtype=torch.uint8)
     program = torch.export.export(
-        _Program(model, embeddings).eval(),
-        (example,),
+        Program(model, embeddings).eval(),
+        (example(model),),
         dynamic_shapes=({0: torch.export.Dim("batch")},),
     )
     buffer = io.BytesIO()
@@ -61,8 +61,21 @@ def export_program(
     return difference
 
 
-class _Program(nn.Module):
-    """From uint8 pixels to answers, with nothing that needs this library."""
+def example(model: Model) -> Tensor:
+    """Two samples as a program takes them; a batch of one would be taken for a constant."""
+    if model.preprocessing.takes_vectors:
+        return torch.zeros(2, *model.preprocessing.decoder.shape)
+    height, width = model.preprocessing.size
+    return torch.zeros(2, 3, height, width, dtype=torch.uint8)
+
+
+class Program(nn.Module):
+    """From uint8 pixels, or vectors, to answers, with nothing that needs this library.
+
+    Args:
+        model: what is exported.
+        embeddings: give the encoder's features as a third answer.
+    """
 
     scale: Tensor
     shift: Tensor
@@ -70,12 +83,15 @@ class _Program(nn.Module):
     def __init__(self, model: Model, embeddings: bool) -> None:
         super().__init__()
         self.method, self.embeddings = model.method, embeddings
-        mean = torch.tensor(model.preprocessing.mean).view(-1, 1, 1)
-        std = torch.tensor(model.preprocessing.std).view(-1, 1, 1)
-        self.register_buffer("scale", 1 / (255 * std))
+        vectors = model.preprocessing.takes_vectors
+        shape, unit = ((-1,), 1) if vectors else ((-1, 1, 1), 255)
+        mean = torch.tensor(model.preprocessing.mean).view(shape)
+        std = torch.tensor(model.preprocessing.std).view(shape)
+        self.register_buffer("scale", 1 / (unit * std))
         self.register_buffer("shift", mean / std)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Logits and probabilities [N, classes], and perhaps features [N, D]."""
         features, logits = self.method.inspect(pixels.float() * self.scale - self.shift)
         found = (logits, logits.softmax(1))
         return (*found, features) if self.embeddings else found

@@ -45,7 +45,7 @@ class OwnEncoders:
     def __init__(
         self,
         source: nn.Module | Callable[..., nn.Module],
-        image_shape: tuple[int, int, int],
+        image_shape: tuple[int, ...],
         *,
         name: str,
         options: Mapping[str, Any] | None = None,
@@ -123,7 +123,7 @@ class OwnEncoders:
         return module
 
 
-def features_of(module: nn.Module, image_shape: tuple[int, int, int], name: str) -> int:
+def features_of(module: nn.Module, image_shape: tuple[int, ...], name: str) -> int:
     """Return the number of features D that a module gives, by one pass in evaluation mode.
 
     Args:

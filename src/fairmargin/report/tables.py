@@ -137,7 +137,8 @@ def _same_test(a: RunRecord, b: RunRecord) -> bool:
 def _images(part: Part, source: Group, kind: str, speakers: Sequence[Group]) -> list[Row]:
     """Return the images of this kind that `source` kept, with what the speakers say of each."""
     examples, test = source.first.examples, source.first.test
-    if not examples or not test:
+    # Of vectors there is nothing to show.
+    if not examples or not test or examples["images"].ndim != 4:
         return []
     images = []
     for k in np.flatnonzero(examples["kind"] == kind)[:SHOWN]:

@@ -38,6 +38,7 @@ from fairmargin.evaluate.linear import LinearSettings
 from fairmargin.loop import Training
 from fairmargin.methods import Method, build_method
 from fairmargin.methods.base import FinalStage, RunLength, Unsuited
+from fairmargin.methods.vectors import check_takes_vectors
 from fairmargin.networks import Encoder, build_encoder
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.own import check_code, check_data, own_data, own_encoders
@@ -122,9 +123,9 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
 
 
 def source(config: Config) -> dict[str, str]:
-    """Return {"source": hash} for people's own images, which have no name; else an empty dict."""
+    """Return {"source": hash} for people's own data, which have no name; else an empty dict."""
     root = config.data.root
-    if config.data.name == "folder" and root is not None and root.exists():
+    if config.data.name in datasets.OWN and root is not None and root.exists():
         return {"source": source_hash(root)}
     return {}
 
@@ -219,6 +220,14 @@ def _encoders(config: Config, info: DataInfo) -> Callable[..., Encoder]:
     if is_code(config.network.name):
         return own_encoders(config, info)
     options = dict(config.network.options)
+    if info.has_vectors and config.network.name != "mlp":
+        raise ValueError(
+            f"{info.name} holds vectors and {config.network.name} takes images; "
+            "choose --network mlp, the default for embeddings"
+        )
+    if info.has_vectors:
+        second = config.method.options.get("second", "none") != "none"
+        check_takes_vectors(config.method.name, second=second)
     if config.network.name == "mlp":
         options.setdefault("in_features", torch.Size(info.image_shape).numel())
     elif info.image_shape[0] != 3:

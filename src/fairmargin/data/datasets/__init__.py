@@ -20,6 +20,7 @@ from fairmargin.data.datasets import (
     coloured_mnist,
     corrupted_cifar10,
     dsprites,
+    embeddings,
     folder,
     imagenet,
     lee_archives,
@@ -55,20 +56,32 @@ DATASETS: dict[str, Callable[..., Data]] = {
     "planted": planted.build,
     # Its root is the manifest or the image folder itself.
     "folder": folder.build,
+    # Its root is the .npz file itself.
+    "embeddings": embeddings.build,
 }
+# May stand before the folder of a downloaded Hugging Face dataset.
+HF = "hf:"
+# Datasets whose root is people's own data, and what it is.
+OWN = {"folder": "a manifest or an image folder", "embeddings": "an .npz file"}
 # Datasets that read nothing from the data root.
 WITHOUT_FILES = ("mnist-mini", "biased-mnist-mini", "planted")
 
 
 def is_own(name: str) -> bool:
-    """Tell whether this is the path of a manifest or image folder, not the name of a dataset.
+    """Tell whether this is the path of people's own data, not the name of a dataset.
 
     Something that looks like a path and does not exist is an error.
 
     Args:
         name: what the user named as a dataset.
     """
-    path = Path(name)
+    path = own_path(name)
+    if name.startswith(HF) and not path.exists():
+        raise ValueError(
+            f"{name} means a downloaded folder of Parquet or Arrow files and there is no {path}; "
+            "download it first: huggingface-cli download --repo-type dataset OWNER/NAME "
+            f"--local-dir {path}"
+        )
     if name in DATASETS:
         return False
     if path.exists():
@@ -80,21 +93,37 @@ def is_own(name: str) -> bool:
     )
 
 
+def own_path(name: str) -> Path:
+    """Return the path of people's own data; "hf:FOLDER" is a downloaded Hugging Face dataset.
+
+    Args:
+        name: what the user named as a dataset.
+    """
+    return Path(name.removeprefix(HF))
+
+
+def own_kind(path: str | Path) -> str:
+    """Return the dataset that reads people's own data at this path.
+
+    Args:
+        path: of a manifest, an image folder, or an .npz file of embeddings.
+    """
+    return "embeddings" if Path(path).suffix.lower() == ".npz" else "folder"
+
+
 def build(name: str, root: Path | None = None, **options: Any) -> Data:
     """Build a dataset.
 
     Args:
         name: one of DATASETS.
         root: the folder of all raw data; $FAIRMARGIN_DATA or the user's cache if None. For the
-            dataset "folder", the manifest or image folder itself.
+            datasets in OWN, the path itself.
         options: keywords of the dataset's builder.
     """
     check_choice(name, "dataset", DATASETS)
-    if name == "folder":
+    if name in OWN:
         if root is None:
-            raise ValueError(
-                'the dataset "folder" needs the path of a manifest or an image folder as its root'
-            )
+            raise ValueError(f'the dataset "{name}" needs the path of {OWN[name]} as its root')
         where = Path(root)
     else:
         where = sources.data_root(root)
@@ -109,4 +138,4 @@ def build(name: str, root: Path | None = None, **options: Any) -> Data:
     return built
 
 
-__all__ = ["DATASETS", "build", "is_own"]
+__all__ = ["DATASETS", "OWN", "build", "is_own", "own_kind", "own_path"]

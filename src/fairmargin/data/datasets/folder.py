@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
-from fairmargin.data.bias import count_cells, split_off
+from fairmargin.data.bias import count_cells
 from fairmargin.data.decode import Decoder, Mode
+from fairmargin.data.divide import check_test, divide
 from fairmargin.data.drafts import folder_drafts, manifest_drafts
+from fairmargin.data.embedded import Columns, embedded_drafts, holds_images
 from fairmargin.data.manifest import Check, Manifest, check_drafts
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
 from fairmargin.data.views import IMAGENET, crop_flip, plain
@@ -24,7 +26,7 @@ def build(
     mode: Mode = "crop",
     path_column: str = "path",
     label_column: str = "label",
-    bias_columns: Sequence[str] = ("bias",),
+    bias_columns: Sequence[str] | str = ("bias",),
     split_column: str | None = "split",
     base: Path | None = None,
     bias_level: bool = False,
@@ -37,7 +39,7 @@ def build(
     workers: int | None = None,
     memory_limit: int = 512 * 2**20,
 ) -> Data:
-    """Make a dataset of a manifest file or an image folder.
+    """Make a dataset of a manifest file, an image folder, or tables with images inside.
 
     Other arguments as in `manifest.read_manifest` and `manifest.read_folder`.
 
@@ -57,23 +59,28 @@ def build(
     """
     path = Path(path)
     decoder = Decoder(image_size, mode)
-    if path.is_dir():
+    unpacked = None
+    if holds_images(path):
+        columns = Columns(label_column, bias_columns, split_column)
+        drafts, unpacked = embedded_drafts(path, columns)
+    elif path.is_dir():
         drafts = folder_drafts(path, bias_level)
     else:
         drafts = manifest_drafts(path, path_column, label_column, bias_columns, split_column, base)
     # Checked now, because decoding may take hours, and again when bad rows are out.
     marked = any(draft.sample.split == "test" for draft in drafts)
-    _check_test(path, marked, test_fraction, test_needed)
+    check_test(path, marked, test_fraction, test_needed)
     in_memory = len(drafts) * math.prod(decoder.shape) <= memory_limit
     keeper = decoder if in_memory else None
     manifest, decoded = check_drafts(
         drafts, path, check_files, skip_bad=skip_bad, workers=workers, decoder=keeper
     )
     marked = any(sample.split == "test" for sample in manifest.samples)
-    _check_test(path, marked, test_fraction, test_needed)
+    check_test(path, marked, test_fraction, test_needed)
 
     labels, bias = _encode(manifest)
-    where, notes = _divide(manifest, labels, bias, valid_fraction, test_fraction, seed)
+    splits = [sample.split for sample in manifest.samples]
+    where, notes = divide(splits, labels, bias, valid_fraction, test_fraction, seed)
 
     def split(name: str) -> Split:
         index = where[name]
@@ -87,6 +94,8 @@ def build(
         return ArraySplit(torch.from_numpy(pixels), labels[index], known)
 
     train = split("train")
+    if unpacked is not None:
+        notes["unpacked"] = str(unpacked)
     if manifest.warnings:
         notes["warnings"] = "\n".join(manifest.warnings)
     if manifest.skipped:
@@ -105,17 +114,6 @@ def build(
     return Data(train, split("valid"), split("test"), info, train_views, plain(*IMAGENET))
 
 
-def _check_test(path: Path, marked: bool, fraction: float | None, needed: bool) -> None:
-    if marked and fraction is not None:
-        raise ValueError(f"{path} marks its test samples; leave test_fraction={fraction} out")
-    if needed and not marked and not fraction:
-        raise ValueError(
-            f"{path} marks no usable test samples; mark some, or give test_fraction (0.2: hold out "
-            "a fifth), on the command line with --set data.test_fraction=0.2 "
-            '("data show": --test-fraction 0.2)'
-        )
-
-
 def _encode(manifest: Manifest) -> tuple[Tensor, Tensor]:
     """(labels, bias), each [N], as positions among the names; −1: unknown."""
     classes = {name: k for k, name in enumerate(manifest.class_names)}
@@ -124,33 +122,3 @@ def _encode(manifest: Manifest) -> tuple[Tensor, Tensor]:
     labels = torch.tensor([classes[sample.label] for sample in manifest.samples])
     bias = torch.tensor([biases[sample.bias] for sample in manifest.samples])
     return labels, bias
-
-
-def _divide(
-    manifest: Manifest,
-    labels: Tensor,
-    bias: Tensor,
-    valid_fraction: float,
-    test_fraction: float | None,
-    seed: int,
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Indices of each split, and notes on how the held-out ones were made.
-
-    Marked samples stay where they are; where a split has none, it is held out from train.
-    """
-    where = {}
-    for name in ("train", "valid", "test"):
-        index = [i for i, sample in enumerate(manifest.samples) if sample.split == name]
-        where[name] = torch.tensor(index, dtype=torch.long)
-    notes = {}
-    # Test before valid, with a seed of its own: trials that differ in their seed are tested on the
-    # same samples.
-    for name, fraction, draw in (("test", test_fraction, 0), ("valid", valid_fraction, seed)):
-        if len(where[name]) or fraction is None:
-            notes[name] = "as marked"
-            continue
-        rest = where["train"]
-        kept, out = split_off(labels[rest], bias[rest], fraction, seed=draw)
-        where["train"], where[name] = rest[kept], rest[out]
-        notes[name] = f"{fraction:g} of every (label, bias) cell of train, seed {draw}"
-    return where, notes

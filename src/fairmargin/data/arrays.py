@@ -1,4 +1,7 @@
-"""Read and check the arrays that an audit of a model needs, from an .npz file or a dict."""
+"""Read and check embeddings with their labels, from an .npz file or a dict.
+
+Training on embeddings and the audit of a model take the same names.
+"""
 
 import difflib
 from collections.abc import Mapping
@@ -13,8 +16,10 @@ from torch import Tensor
 
 KEYS = (
     "embeddings", "features", "labels", "bias", "logits", "predicted",
-    "class_names", "bias_names", "counts",
+    "class_names", "bias_names", "counts", "split",
 )  # fmt: skip
+# Short names, as scikit-learn has them.
+SHORT = {"X": "features", "y": "labels"}
 UNKNOWN = -1
 # A larger share of zero rows is a mistake of the export.
 MOST_ZEROS = 0.1
@@ -24,7 +29,7 @@ Values = NDArray[Any]
 
 @dataclass(frozen=True)
 class Arrays:
-    """What an audit of a model looks at; one row for each sample.
+    """Embeddings and what is known of each sample; one row for each.
 
     Args:
         embeddings: [N, D].
@@ -34,6 +39,7 @@ class Arrays:
         class_names: of all classes.
         bias_names: of all values of the bias.
         counts: [classes, biases] of the training set; None if not known.
+        split: of each sample, as written; None if nobody wrote it down.
         warnings: sentences about what was unusual.
     """
 
@@ -44,13 +50,14 @@ class Arrays:
     class_names: tuple[str, ...]
     bias_names: tuple[str, ...]
     counts: Tensor | None
+    split: tuple[str, ...] | None = None
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
-def read(source: Path | str | Mapping[str, Any]) -> Arrays:
+def read(source: Path | str | Mapping[str, Any], *, least_classes: int = 2) -> Arrays:
     """Read and check arrays.
 
     Labels and bias may be text, also as bytes. Integers are positions in `class_names` and
@@ -58,12 +65,16 @@ def read(source: Path | str | Mapping[str, Any]) -> Arrays:
 
     Args:
         source: an .npz file, or a dict of arrays; `audit_arrays` lists their names.
+        least_classes: how many must occur among the labels.
     """
     if isinstance(source, Mapping):
         raw, said = dict(source), "the arrays"
     else:
         raw, said = _load(Path(source)), str(source)
-    given = {key: _text(key, np.asarray(value)) for key, value in raw.items()}
+    for short, name in SHORT.items():
+        if short in raw and name in raw:
+            raise ValueError(f'{said} has both "{short}" and "{name}"; leave one out')
+    given = {SHORT.get(key, key): _text(key, np.asarray(value)) for key, value in raw.items()}
     objects = [key for key, value in given.items() if value.dtype.hasobject]
     if objects:
         raise ValueError(
@@ -88,10 +99,9 @@ def read(source: Path | str | Mapping[str, Any]) -> Arrays:
         labels, answers, given.get("logits"), _names(given, "class_names")
     )
     bias, biases = _biases(_column(given, "bias", len(embeddings)), _names(given, "bias_names"))
-    if len(np.unique(y)) < 2:
+    if len(np.unique(y)) < least_classes:
         raise ValueError(
-            f"all {len(y)} labels are {classes[int(y[0])]!r}; "
-            "an audit compares classes and needs two"
+            f"all {len(y)} labels are {classes[int(y[0])]!r}; telling classes apart needs two"
         )
     return Arrays(
         embeddings,
@@ -101,8 +111,19 @@ def read(source: Path | str | Mapping[str, Any]) -> Arrays:
         classes,
         biases,
         _counts(given, len(classes), len(biases)),
+        _splits(given, len(embeddings)),
         tuple(warnings),
     )
+
+
+def read_vectors(path: Path) -> NDArray[np.float32]:
+    """Read the embeddings of an .npz file, [N, D]; labels need not be there.
+
+    Args:
+        path: of the file.
+    """
+    given = {SHORT.get(key, key): value for key, value in _load(path).items()}
+    return _embeddings(given, str(path), [])
 
 
 def _load(path: Path) -> dict[str, Values]:
@@ -138,7 +159,7 @@ def _listed(given: Mapping[str, Values]) -> str:
 
 
 def _ignored(given: Mapping[str, Values]) -> list[str]:
-    """Return a warning for each array that an audit does not use."""
+    """Return a warning for each array that nothing uses."""
     warnings = []
     for key in given:
         if key not in KEYS:
@@ -154,7 +175,9 @@ def _embeddings(given: Mapping[str, Values], said: str, warnings: list[str]) -> 
         found = f"{_listed(given)}. Add an array [N, D]"
         if names:
             found = 'both "embeddings" and "features"; leave one out'
-        raise ValueError(f'{said} needs one array of "embeddings" (or "features"); it has {found}')
+        raise ValueError(
+            f'{said} needs one array of "embeddings" (or "features", or "X"); it has {found}'
+        )
     x = given[names[0]]
     if x.ndim != 2 or not x.size:
         raise ValueError(
@@ -304,3 +327,15 @@ def _counts(given: Mapping[str, Values], classes: int, biases: int) -> Tensor | 
             f"of each group; got {counts.dtype} {list(counts.shape)}"
         )
     return torch.from_numpy(counts.astype(np.int64))
+
+
+def _splits(given: Mapping[str, Values], length: int) -> tuple[str, ...] | None:
+    if "split" not in given:
+        return None
+    values = given["split"]
+    if values.shape != (length,) or values.dtype.kind != "U":
+        raise ValueError(
+            f"split must be text [{length}], train, valid or test for each embedding; "
+            f"got {values.dtype} {list(values.shape)}"
+        )
+    return tuple(map(str, values))
