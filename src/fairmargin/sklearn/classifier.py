@@ -245,7 +245,6 @@ class FairMarginClassifier(
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
-        tags.non_deterministic = False
         return tags
 
     def _check(self) -> None:
