@@ -119,6 +119,14 @@ def test_frozen_embeddings():
 
 
 @pytest.mark.slow
+def test_sklearn_classifier():
+    text = run("sklearn_classifier.py")
+    assert "chosen: ce\n" not in text
+    before, after = percentages(text, "misleads:")
+    assert after > before + 15
+
+
+@pytest.mark.slow
 @needs("fairlearn")
 def test_fairlearn_metrics():
     gaps = re.findall(r"equalized odds difference: (\S+)", run("fairlearn_metrics.py"))

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fairmargin
 from fairmargin import FairMarginProjector
 from fairmargin.losses import eps_supinfonce, fairkl
-from fairmargin.sklearn import _clusters, _whitening
+from fairmargin.sklearn.projector import _clusters, _whitening
 
 WORDS = np.array(["ant", "bee", "cow"])
 

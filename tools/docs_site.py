@@ -40,7 +40,7 @@ REFERENCE = {
         ["evaluate", "evaluate.accuracy", "evaluate.probe", "evaluate.similarity"],
     ),
     "audit": ("What gives the label away", ["audit", "audit._dataset", "audit._embeddings"]),
-    "sklearn": ("The scikit-learn transformer", ["sklearn"]),
+    "sklearn": ("The scikit-learn classifier and transformer", ["sklearn"]),
     "running": (
         "Training and using models, configuration, one run, the training loop, processes",
         ["api", "export", "config", "run", "loop", "optim", "runtime.distributed"],

@@ -16,6 +16,7 @@ Everything below is imported when it is first used, so `import fairmargin` takes
     fm.train        train a method on a dataset, as `fairmargin train` does
     fm.load         a trained model from its run folder: predict, embed, logits
     fm.Config       the settings of a run
+    fm.FairMarginClassifier   any method as a scikit-learn classifier, on vectors or images
     fm.FairMarginProjector    removes a known bias from embeddings (scikit-learn)
 """
 
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from fairmargin.api import train
     from fairmargin.config import Config
     from fairmargin.export.model import load
-    from fairmargin.sklearn import FairMarginProjector
+    from fairmargin.sklearn import FairMarginClassifier, FairMarginProjector
 
 __all__ = [
     "Config",
+    "FairMarginClassifier",
     "FairMarginProjector",
     "__version__",
     "audit",
@@ -49,6 +51,7 @@ __all__ = [
 _PACKAGES = ("audit", "data", "evaluate", "losses", "methods", "networks", "report")
 _MEMBERS = {
     "Config": "fairmargin.config",
+    "FairMarginClassifier": "fairmargin.sklearn",
     "FairMarginProjector": "fairmargin.sklearn",
     "load": "fairmargin.export.model",
     "train": "fairmargin.api",

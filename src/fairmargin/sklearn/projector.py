@@ -19,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.cluster import KMeans
-from sklearn.utils import Tags, check_random_state, column_or_1d
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -29,21 +29,16 @@ from fairmargin.data.samplers import BiasAware, GroupBalanced, Sampler, Shuffled
 from fairmargin.losses import eps_supinfonce, fairkl
 from fairmargin.losses.choices import Divergence
 from fairmargin.losses.contrastive import warn_of_epsilon
+from fairmargin.sklearn.inputs import UNKNOWN, Float, coded, standard
 
 Sampling = Literal["group-balanced", "bias-aware", "shuffled"]
 # Components by default, at most.
 WIDEST = 128
-UNKNOWN = -1
-# Values that mean an unknown bias, besides None and NaN.
-UNKNOWN_VALUES = (UNKNOWN, "", "-1", b"", b"-1")
 # Steps whose mean loss is compared with that of the steps before.
 BLOCK = 20
 # Variance, relative to the largest, below which a direction of float32 embeddings is rounding.
 RANK = 1e-6
-# Deviation/|mean| below which a feature varies by rounding only.
-CONSTANT = 1e-7
 
-Float = NDArray[np.floating]
 Layer = tuple[Float, Float]  # W [out, in] and c [out]
 
 log = logging.getLogger(__name__)
@@ -165,7 +160,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if self.alpha:
             warn_of_epsilon(self.epsilon, self.temperature, classes=len(self.classes_))
         random = check_random_state(self.random_state)
-        self.mean_, self.scale_ = _standard(x)
+        self.mean_, self.scale_ = standard(x)
         x = (x - self.mean_) / self.scale_
         self.bias_values_, cue = self._bias(x, labels, bias, random)
         if not self.alpha and (cue is None or (cue == UNKNOWN).all()):
@@ -251,7 +246,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """
         if bias is not None:
             check_consistent_length(x, bias)
-            return _coded(bias)
+            return coded(bias)
         if self.pseudo_bias is None:
             return None, None
         return None, _clusters(x, labels, self.pseudo_bias, random)
@@ -337,35 +332,6 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if not self.tol or len(blocks) <= patience:
             return False
         return bool(blocks[-patience:].min() > blocks[:-patience].min() - self.tol)
-
-
-def _coded(bias: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """(values, position of each sample's value or −1)."""
-    given = column_or_1d(bias, dtype=None)
-    # Among objects, NumPy has not turned a NaN that stands beside texts into a text.
-    objects = np.asarray(bias, dtype=object).ravel()
-    known = np.array([_is_known(value) for value in objects], bool)
-    try:
-        values, place = np.unique(given[known], return_inverse=True)
-    except TypeError:  # numbers and texts, which have no order
-        values, place = np.unique(given[known].astype(str), return_inverse=True)
-    cue = np.full(len(given), UNKNOWN)
-    cue[known] = place
-    return values, cue
-
-
-def _is_known(value: Any) -> bool:
-    # NaN does not equal itself, and pandas' NA does not say.
-    equal = value == value
-    if not isinstance(equal, bool | np.bool_) or not bool(equal):
-        return False
-    return value is not None and value not in UNKNOWN_VALUES
-
-
-def _standard(x: Float) -> tuple[Float, Float]:
-    """(mean, deviation) of each feature; 1 instead of the deviation of a constant one."""
-    mean, deviation = x.mean(0), x.std(0)
-    return mean, np.where(deviation > CONSTANT * np.abs(mean), deviation, 1.0)
 
 
 def _whitening(x: Float, components: int) -> Tensor:
