@@ -43,6 +43,7 @@ def evaluate(
     from fairmargin.checks import check_choice
     from fairmargin.evaluate import evaluate as measure
     from fairmargin.runs import build
+    from fairmargin.runs.network import recorded_network
     from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunRecord
     from fairmargin.runtime.files import load_weights
 
@@ -51,10 +52,11 @@ def evaluate(
         before = configuration.load_resolved(folder / CONFIG)
         config = configuration.override(before, changes or ())
         _same_network(before, config)
-        data = build.data(config)
+        network = recorded_network(config, folder)
+        data = build.data(config, network)
         trained = RunRecord.read(folder).data
         _same_classes(folder, trained["class_names"], data.info.class_names)
-        method = build.method(config, data, trained=trained)
+        method = build.method(config, data, trained=trained, network=network)
         file = folder / (WEIGHTS if weights == "last" else BEST)
         method.load_state_dict(load_weights(file)[0])
         device = build.device(config.train.device)
