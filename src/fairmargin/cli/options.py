@@ -20,7 +20,10 @@ Dataset = Annotated[
 ]
 Network = Annotated[
     str | None,
-    typer.Option(help='One of "fairmargin list networks"; the dataset\'s preset by default.'),
+    typer.Option(
+        help='One of "fairmargin list networks", or hf:NAME, timm:NAME, torchvision:NAME '
+        "(docs/networks.md); the dataset's preset by default."
+    ),
 ]
 Bias = Annotated[
     str | None,
