@@ -99,7 +99,8 @@ def train(
     Args:
         dataset: a name from `fm.data.DATASETS`, or the path of a table or folder of images.
         method: a name from `fm.methods.METHODS`.
-        network: a name from `fm.networks.ENCODERS`; the dataset's preset by default.
+        network: a name from `fm.networks.ENCODERS`, or "hf:NAME", "timm:NAME", "torchvision:NAME";
+            the dataset's preset by default.
         bias: what methods see of the bias: "labels", "none", "scores" or "clusters".
         seed: random seed for data, weights and batches.
         epochs: passes over the training set.

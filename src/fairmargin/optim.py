@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedules by name."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from fairmargin.checks import check_choice
+
+# Parameters, or groups of them.
+Parameters = Sequence[nn.Parameter] | Sequence[dict[str, Any]]
 
 
 class LARS(Optimizer):
@@ -27,7 +30,7 @@ class LARS(Optimizer):
 
     def __init__(
         self,
-        parameters: Sequence[nn.Parameter],
+        parameters: Parameters,
         lr: float,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
@@ -55,15 +58,13 @@ class LARS(Optimizer):
         return g * torch.where((size > 0) & (slope > 0), group["trust"] * size / slope, 1.0)
 
 
-def _fused(parameters: Sequence[nn.Parameter]) -> bool | None:
+def _fused(parameters: Parameters) -> bool | None:
     """True if all are on a CPU; elsewhere PyTorch decides.
 
     It is one pass over the memory of each parameter, equal up to rounding.
     """
-    return all(p.device.type == "cpu" for p in parameters) or None
-
-
-Parameters = Sequence[nn.Parameter]
+    groups = [p["params"] if isinstance(p, dict) else [p] for p in parameters]
+    return all(p.device.type == "cpu" for group in groups for p in group) or None
 
 
 def _adam(p: Parameters, *, lr: float, weight_decay: float, betas: Any, **_: Any) -> Optimizer:
@@ -150,6 +151,7 @@ class Player:
     Args:
         lr: the full learning rate.
         rate: share of it after so many epochs.
+        backbone_lr: the full learning rate of the optimizer's group "backbone", if there is one.
     """
 
     def __init__(
@@ -158,22 +160,30 @@ class Player:
         optimizer: Optimizer,
         lr: float,
         rate: Callable[[float], float],
+        backbone_lr: float | None = None,
     ) -> None:
         self.parameters = parameters
         self.optimizer = optimizer
         self.lr = lr
         self.rate = rate
+        self.backbone_lr = backbone_lr
 
     def set_rate(self, epoch: float) -> float:
-        """Set the learning rate after so many epochs, and return it."""
-        lr = self.lr * self.rate(epoch)
+        """Set the learning rates after so many epochs, and return that outside of the backbone."""
+        share = self.rate(epoch)
+        lr = self.lr * share
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+            if group.get("backbone") and self.backbone_lr is not None:
+                group["lr"] = self.backbone_lr * share
         return lr
 
 
 def player(
-    parameters: list[nn.Parameter], optimizer: dict[str, Any], rate: Callable[[float], float]
+    parameters: list[nn.Parameter],
+    optimizer: dict[str, Any],
+    rate: Callable[[float], float],
+    backbone: Iterable[nn.Parameter] = (),
 ) -> Player:
     """Return a player for some parameters.
 
@@ -181,8 +191,18 @@ def player(
         optimizer: name, lr, weight_decay, momentum, betas and nesterov; each optimizer takes what
             it has.
         rate: share of the learning rate after so many epochs, from `schedule`.
+        backbone: parameters, of this player or others, that move at `backbone_lr` if it is given.
     """
     settings = dict(optimizer)
     name = settings.pop("name")
     check_choice(name, "optimizer", OPTIMIZERS)
-    return Player(parameters, OPTIMIZERS[name](parameters, **settings), settings["lr"], rate)
+    backbone_lr = settings.pop("backbone_lr", None)
+    groups: Parameters = parameters
+    if backbone_lr is not None:
+        inside = {id(p) for p in backbone}
+        slow = [p for p in parameters if id(p) in inside]
+        rest = [p for p in parameters if id(p) not in inside]
+        both: list[dict[str, Any]] = [{"params": rest}, {"params": slow, "backbone": True}]
+        groups = [group for group in both if group["params"]]
+    made = OPTIMIZERS[name](groups, **settings)
+    return Player(parameters, made, settings["lr"], rate, backbone_lr)

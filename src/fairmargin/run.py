@@ -36,10 +36,11 @@ def run(
         if distributed.from_first_rank(folder.finished):
             build.check_source(config, folder)
             return RunRecord.read(path)
-        data = build.data(config)
+        network = build.network(config, folder)
+        data = build.data(config, network)
         build.check_testable(config, data)
         bias = visible_bias(config, data)
-        method = build.method(config, data, bias=bias)
+        method = build.method(config, data, bias=bias, network=network)
         training = build.training(config, method, data, device, bias=bias)
         with stop_requests() as stop, Display(config, training, console) as display:
             recorder = Recorder(folder, config, data, training, display, stop)

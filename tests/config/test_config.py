@@ -132,7 +132,7 @@ class TestProblems:
     def test_unknown_key_like_no_other_lists_what_there_is(self):
         (line,) = problems(["network.zzz=1"])
         assert line.startswith(
-            'unknown key "network.zzz"; there are name, kernel_size, last_activation'
+            'unknown key "network.zzz"; there are name, weights, freeze, pretrained_expected'
         )
 
     @pytest.mark.parametrize("key", ["self", "train.self", "values", "data.cls"])
@@ -298,7 +298,7 @@ class TestLayers:
                 "cosine",
             )
             assert loaded.method.options["epsilon"] == 0.25
-        assert load(dataset="celeba").train.epochs == 80  # has no preset
+        assert load(dataset="utkface").train.epochs == 80  # has no preset
 
     @pytest.mark.usefixtures("small_preset")
     def test_preset_options_of_another_network_are_dropped(self):
@@ -642,6 +642,39 @@ class TestDifference:
         assert config.difference(a, a) == []
 
 
+class TestBackbones:
+    def test_names_of_other_libraries(self):
+        chosen = load(network="hf:some/folder", overrides=["network.pooling=mean"])
+        assert (chosen.network.name, chosen.network.options) == (
+            "hf:some/folder",
+            {"pooling": "mean"},
+        )
+        assert problems(["network.name=hf:"]) == [
+            'network.name "hf:" needs the name of a network after hf:'
+        ]
+        (line,) = problems(["network.name=torchvison:resnet50"])
+        assert "did you mean 'torchvision'?" in line
+        (line,) = problems(["network.name=timm:resnet50", "network.pooling=mean"])
+        assert line.startswith('unknown key "network.pooling"')
+
+    def test_weights_belong_to_their_network(self):
+        base = load(network="resnet18", overrides=["network.weights=a.pth", "network.freeze=true"])
+        changed = override(base, ["network.name=resnet34"]).network
+        assert (changed.weights, changed.freeze) == (None, True)
+        assert override(base, ["train.epochs=3"]).network.weights == Path("a.pth")
+
+    @pytest.mark.parametrize("key", ["optimizer.backbone_lr", "players.main.backbone_lr"])
+    def test_a_frozen_encoder_has_no_rate(self, key):
+        (line,) = problems(["network.freeze=true", f"{key}=1e-5"])
+        assert line.startswith(f"{key} does nothing with network.freeze = true")
+        assert problems([f"{key}=0"])[0].startswith(f"{key} must be above 0")
+
+    def test_the_rate_of_a_player_wins(self):
+        chosen = load(overrides=["optimizer.backbone_lr=1e-4", "players.main.backbone_lr=1e-5"])
+        assert chosen.for_player("main")[0].backbone_lr == 1e-5
+        assert chosen.for_player("probe")[0].backbone_lr == 1e-4
+
+
 class TestPresets:
     def test_the_papers_datasets_have_one(self):
         assert set(config.presets()) >= {
@@ -691,6 +724,19 @@ class TestPresets:
         if dataset in strengths:
             option, value = strengths[dataset]
             assert DataConfig.known(dataset)[option].default == value
+
+    def test_what_the_protocols_start_from(self):
+        expected = {
+            "waterbirds": "imagenet",
+            "celeba": "imagenet",
+            "bffhq": None,
+            "imagenet9": None,
+        }
+        for dataset, weights in expected.items():
+            assert load(dataset=dataset).network.pretrained_expected == weights
+        # … whatever network is trained
+        other = load(dataset="waterbirds", network="resnet18")
+        assert other.network.pretrained_expected == "imagenet"
 
     def test_published_schedules(self):
         mnist, cifar = load(dataset="biased-mnist"), load(dataset="cifar10")

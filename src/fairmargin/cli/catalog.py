@@ -15,7 +15,8 @@ from fairmargin.data import DATASETS
 from fairmargin.evaluate import CLASSIFIER_MEANINGS, MEANINGS
 from fairmargin.methods import METHODS
 from fairmargin.methods.catalog import OptionCard, card_of
-from fairmargin.networks import ENCODERS
+from fairmargin.networks import BACKBONES, ENCODERS
+from fairmargin.networks.pretrained import is_backbone, split_name
 
 
 def methods() -> Table:
@@ -53,6 +54,8 @@ def networks() -> Table:
     table = Table("network", "class", title='networks; options: "fairmargin list networks NAME"')
     for name, builder in ENCODERS.items():
         table.add_row(name, getattr(builder, "func", builder).__name__)
+    for library in BACKBONES:
+        table.add_row(f"{library}:NAME", "pretrained, of another library (docs/networks.md)")
     return table
 
 
@@ -98,7 +101,10 @@ def options(what: str, name: str) -> Table:
     """
     check_choice(what, "list with options", OPTIONS)
     section, there, known = OPTIONS[what]
-    check_choice(name, what.removesuffix("s"), there)
+    if what == "networks" and is_backbone(name):
+        split_name(name)
+    else:
+        check_choice(name, what.removesuffix("s"), there)
     if what == "methods":
         return _method_options(name)
     table = Table("option", "default", title=f"{name}: --set {section}.OPTION=VALUE")

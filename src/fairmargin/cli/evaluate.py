@@ -54,6 +54,7 @@ def evaluate(
     from fairmargin.config.code import named_again
     from fairmargin.evaluate import evaluate as measure
     from fairmargin.runs import build
+    from fairmargin.runs.network import recorded_network
     from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunRecord
     from fairmargin.runtime.files import load_weights
 
@@ -70,10 +71,11 @@ def evaluate(
         if other is not None:
             _evaluate_on(folder, weights, config, other, changes or (), out)
             return
-        data = build.data(config)
+        recorded = recorded_network(config, folder)
+        data = build.data(config, recorded)
         trained = RunRecord.read(folder).data
         _same_classes(folder, trained["class_names"], data.info.class_names)
-        method = build.method(config, data, trained=trained)
+        method = build.method(config, data, trained=trained, network=recorded)
         file = folder / (WEIGHTS if weights == "last" else BEST)
         method.load_state_dict(load_weights(file)[0])
         device = build.device(config.train.device)

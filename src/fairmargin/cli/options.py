@@ -22,8 +22,8 @@ Dataset = Annotated[
 Network = Annotated[
     str | None,
     typer.Option(
-        help='One of "fairmargin list networks", or module:class of your own; '
-        "the dataset's preset by default."
+        help='One of "fairmargin list networks", hf:NAME, timm:NAME, torchvision:NAME '
+        "(docs/networks.md), or module:class of your own; the dataset's preset by default."
     ),
 ]
 NetworkAgain = Annotated[

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # The name of a dataset or an encoder that was given as an object and has no import path.
 OWN = "own"
+# Prefixes of networks and datasets that other libraries made.
+LIBRARIES = ("hf", "timm", "torchvision")
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 Part = Literal["data", "network"]
@@ -54,8 +56,10 @@ class Code:
 
 
 def is_import_path(name: object) -> bool:
-    """True for text of the form module:attribute."""
-    return isinstance(name, str) and PATH.fullmatch(name) is not None
+    """True for text of the form module:attribute; hf:NAME and the like are no modules."""
+    if not isinstance(name, str) or name.partition(":")[0] in LIBRARIES:
+        return False
+    return PATH.fullmatch(name) is not None
 
 
 def is_code(name: object) -> bool:

@@ -223,7 +223,8 @@ def _belonging(layer: Layer, final: Mapping[str, Any], otherwise: Mapping[str, A
     for section, model in NAMED.items():
         table = layer.get(section)
         if isinstance(table, dict) and table.get("name", otherwise[section]) != final[section]:
-            own = model.model_fields.keys() - {"options"}
+            # Weights are those of one network.
+            own = model.model_fields.keys() - {"options", "weights"}
             kept[section] = {key: value for key, value in table.items() if key in own}
     return kept
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
+from fairmargin.checks import check_choice
 from fairmargin.config import toml
-from fairmargin.config.code import Code
+from fairmargin.config.code import Code, is_code
 from fairmargin.config.errors import ConfigError, Problem
+from fairmargin.config.options import Option, options_of
 from fairmargin.config.sections import (
     AboveZero,
     Decay,
@@ -31,7 +33,8 @@ from fairmargin.config.sections import (
     setting,
 )
 from fairmargin.data import DATASETS, OWN
-from fairmargin.networks import ENCODERS
+from fairmargin.networks import BACKBONES, ENCODERS
+from fairmargin.networks.pretrained import is_backbone, split_name
 
 Layer = dict[str, Any]
 Bias = Literal["labels", "none", "scores", "clusters"]
@@ -131,13 +134,38 @@ class NetworkConfig(Named):
     takes_code = True
     name: str = setting(
         "simple-conv-7",
-        "encoder, or module:class of your own (`docs/use.md`); options: keywords of its class",
+        "encoder; or hf:NAME, timm:NAME, torchvision:NAME (`docs/networks.md`); or module:class of "
+        "your own (`docs/use.md`); options: keywords of its class",
+    )
+    weights: Annotated[Path | None, Nothing] = setting(
+        None, "file of weights to start from: .safetensors, .pth or .pt (`docs/networks.md`)"
+    )
+    freeze: Switch = setting(False, "keep the encoder as it starts, batch norms included")
+    pretrained_expected: Annotated[Literal["imagenet"] | None, Nothing] = setting(
+        None,
+        "weights that the published protocol starts from; a run that starts from none says so",
     )
 
     @classmethod
     def builders(cls) -> Mapping[str, Callable[..., Any]]:
         """Return all encoders."""
         return ENCODERS
+
+    @classmethod
+    def known(cls, name: str) -> dict[str, Option]:
+        """Return the options of an encoder, or of the library of another network."""
+        if is_backbone(name):
+            return options_of(BACKBONES[split_name(name)[0]].build)
+        return super().known(name)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if is_backbone(name):
+            split_name(name)
+        elif not is_code(name):
+            check_choice(name, cls.what, [*ENCODERS, *(f"{library}:NAME" for library in BACKBONES)])
+        return name
 
 
 class MethodConfig(Named):
@@ -161,6 +189,9 @@ class OptimizerConfig(Section):
     lr: AboveZero = setting(1e-3, "learning rate")
     weight_decay: FromZero = setting(
         1e-5, "weight decay; adamw subtracts it from the weights, the others add it to the gradient"
+    )
+    backbone_lr: Annotated[AboveZero | None, Nothing] = setting(
+        None, "learning rate of the encoder's weights, where it differs from that of the others"
     )
     momentum: Decay = setting(0.9, "momentum of sgd and lars")
     betas: tuple[Decay, Decay] = setting((0.9, 0.999), "decay rates of adam and adamw")
@@ -198,6 +229,7 @@ class PlayerConfig(Section):
     name: Annotated[Optimizer | None, Nothing] = setting(None, "as `optimizer.name`")
     lr: Annotated[AboveZero | None, Nothing] = setting(None, "as `optimizer.lr`")
     weight_decay: Annotated[FromZero | None, Nothing] = setting(None, "as `optimizer.weight_decay`")
+    backbone_lr: Annotated[AboveZero | None, Nothing] = setting(None, "as `optimizer.backbone_lr`")
     momentum: Annotated[Decay | None, Nothing] = setting(None, "as `optimizer.momentum`")
     betas: Annotated[tuple[Decay, Decay] | None, Nothing] = setting(None, "as `optimizer.betas`")
     nesterov: Annotated[Switch | None, Nothing] = setting(None, "as `optimizer.nesterov`")
@@ -317,6 +349,16 @@ class Config(Section):
             chosen = self.evaluate.model_copy(update={"select": "plain"})
             # The model is frozen.
             object.__setattr__(self, "evaluate", chosen)
+        return self
+
+    @model_validator(mode="after")
+    def _frozen_has_no_rate(self) -> "Config":
+        rates = {"optimizer": self.optimizer.backbone_lr}
+        rates |= {f"players.{name}": own.backbone_lr for name, own in self.players.items()}
+        for section, rate in rates.items():
+            if self.network.freeze and rate is not None:
+                says = f"does nothing with network.freeze = true; leave one out (got {rate:g})"
+                raise ConfigError([Problem((*section.split(".", 1), "backbone_lr"), says)])
         return self
 
     @model_validator(mode="after")

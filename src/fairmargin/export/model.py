@@ -18,6 +18,7 @@ from fairmargin.data.preprocessing import Picture, Preprocessing, preprocessing_
 from fairmargin.methods import Method
 from fairmargin.runs import build
 from fairmargin.runs.folder import CONFIG, RunError, RunRecord
+from fairmargin.runs.network import recorded_network
 from fairmargin.runtime.files import load_weights
 
 BATCH = 64
@@ -159,7 +160,8 @@ def load(
         raise RunError(f"{folder} has no {file.name}; {hint}")
     config = named_again(load_resolved(folder / CONFIG), network=encoder, trust_code=trust_code)
     info = info_of(record)
-    method = build.method_for(config, recorded_info(config, info, record.data))
+    network = recorded_network(config, folder)
+    method = build.method_for(config, recorded_info(config, info, record.data), network)
     tensors, _ = load_weights(file)
     try:
         method.load_state_dict(tensors)

@@ -14,6 +14,7 @@ from fairmargin.networks.bagnet import BagNet18
 from fairmargin.networks.encoder import Encoder
 from fairmargin.networks.heads import Head, HeadKind, linear_classifier, projection_head
 from fairmargin.networks.mlp import MLP
+from fairmargin.networks.pretrained import BACKBONES, build_backbone, is_backbone
 from fairmargin.networks.resnet import BasicBlock, Bottleneck, ResNet, load_published
 from fairmargin.networks.simple_conv import SimpleConvNet
 
@@ -44,12 +45,14 @@ def build_encoder(name: str, **options: Any) -> Encoder:
     """Return the encoder called `name`.
 
     Args:
-        name: one of `ENCODERS`.
+        name: one of `ENCODERS`, or of another library: "hf:NAME", "timm:NAME", "torchvision:NAME".
         options: keyword arguments of its class.
 
     Example:
         >>> build_encoder("mlp", in_features=784)
     """
+    if is_backbone(name):
+        return build_backbone(name, **options)
     check_choice(name, "encoder", ENCODERS)
     return ENCODERS[name](**options)
 
@@ -72,6 +75,7 @@ def build_bias_encoder(name: str, main: Encoder) -> Encoder:
 
 
 __all__ = [
+    "BACKBONES",
     "ENCODERS",
     "MLP",
     "BagNet18",
@@ -82,6 +86,7 @@ __all__ = [
     "HeadKind",
     "ResNet",
     "SimpleConvNet",
+    "build_backbone",
     "build_bias_encoder",
     "build_encoder",
     "linear_classifier",

@@ -1,7 +1,7 @@
 """What every encoder does: images to features h, the average over positions of its last maps."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from torch import Tensor, nn
 
@@ -36,6 +36,7 @@ class Encoder(nn.Module):
     """
 
     maps: Callable[[Tensor], Tensor]
+    frozen = False
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -50,6 +51,20 @@ class Encoder(nn.Module):
                 "image[None]"
             )
         return mean_over_positions(self.maps(images))  # [N, dim]
+
+    def freeze(self) -> None:
+        """Keep every weight as it is from now on: no gradients, batch norms in evaluation mode."""
+        self.frozen = True
+        self.requires_grad_(False)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode, unless the encoder is frozen.
+
+        Args:
+            mode: False for evaluation mode.
+        """
+        return super().train(mode and not self.frozen)
 
     def init_convolutions(self, fan: Fan = "fan_out") -> None:
         """Draw the weights from N(0, 2/fan) (He et al., ICCV 2015).

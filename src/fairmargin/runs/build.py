@@ -39,8 +39,9 @@ from fairmargin.loop import Training
 from fairmargin.methods import Method, build_method
 from fairmargin.methods.base import FinalStage, RunLength, Unsuited
 from fairmargin.methods.vectors import check_takes_vectors
-from fairmargin.networks import Encoder, build_encoder
+from fairmargin.networks import Encoder
 from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.network import Network, open_network
 from fairmargin.runs.own import check_code, check_data, own_data, own_encoders
 from fairmargin.runs.record import CONFIG, is_run
 from fairmargin.runtime import distributed
@@ -140,6 +141,7 @@ def check_source(config: Config, opened: RunFolder) -> None:
         opened: the folder of the finished run.
     """
     check_data(config, opened)
+    open_network(config, opened, finished=True)
     before = opened.data_hashes().get("source")
     now = source(config).get("source")
     if before and now and before != now:
@@ -164,11 +166,28 @@ def check_testable(config: Config, data: Data) -> None:
         )
 
 
-def data(config: Config) -> Data:
-    """Build the dataset, with the run's seed unless `data.seed` is set."""
+def network(config: Config, opened: RunFolder) -> Network:
+    """Open what the run's network comes from, unless a checkpoint has its weights already.
+
+    Args:
+        config: of the run.
+        opened: its folder.
+    """
+    return open_network(config, opened)
+
+
+def data(config: Config, network: Network | None = None) -> Data:
+    """Build the dataset, with the run's seed unless `data.seed` is set.
+
+    Args:
+        config: of the run.
+        network: own images are normalized as it was trained, unless the configuration says how.
+    """
     chosen = config.data
     options = dict(chosen.options)
     own = is_code(chosen.name)
+    if chosen.name == "folder" and network is not None:
+        options = network.normalization() | options
     if not own and "seed" in keywords(datasets.DATASETS[chosen.name]):
         options.setdefault("seed", config.seed)
     if chosen.inject is not None:
@@ -194,6 +213,7 @@ def method(
     *,
     bias: VisibleBias | None = None,
     trained: Mapping[str, Any] | None = None,
+    network: Network | None = None,
 ) -> Method:
     """Build the method that a configuration names, with weights that depend on the seed alone.
 
@@ -202,37 +222,42 @@ def method(
         data: the dataset, for the numbers of classes and biases.
         bias: what the method may know of the bias; found out here if it is not given.
         trained: `data.json` of the run whose weights are to be loaded; then `bias` is not needed.
+        network: of `network`, or of the trained run; opened here if it is not given.
     """
     if trained is not None:
-        return method_for(config, recorded_info(config, data.info, trained))
-    return method_for(config, (bias or visible_bias(config, data)).info)
+        return method_for(config, recorded_info(config, data.info, trained), network)
+    network = network or open_network(config)
+    built = method_for(config, (bias or visible_bias(config, data)).info, network)
+    network.record(data, built)
+    return built
 
 
-def method_for(config: Config, info: DataInfo) -> Method:
+def method_for(config: Config, info: DataInfo, network: Network | None = None) -> Method:
     """Build the method that a configuration names, for data with these facts."""
-    make_encoder = _encoders(config, info)
+    make_encoder = _encoders(config, info, network)
     torch.manual_seed(config.seed)
     return build_method(config.method.name, make_encoder, info, **config.method.options)
 
 
-def _encoders(config: Config, info: DataInfo) -> Callable[..., Encoder]:
+def _encoders(config: Config, info: DataInfo, network: Network | None) -> Callable[..., Encoder]:
     """Return what makes the encoders of a method, for images of this shape."""
-    if is_code(config.network.name):
+    name = config.network.name
+    if is_code(name):
+        if config.network.weights is not None or config.network.freeze:
+            raise ValueError(
+                f"network.weights and network.freeze are for named networks; {name} is your own: "
+                "load its weights and freeze it in your own code"
+            )
         return own_encoders(config, info)
-    options = dict(config.network.options)
-    if info.has_vectors and config.network.name != "mlp":
+    if info.has_vectors and name != "mlp":
         raise ValueError(
-            f"{info.name} holds vectors and {config.network.name} takes images; "
+            f"{info.name} holds vectors and {name} takes images; "
             "choose --network mlp, the default for embeddings"
         )
     if info.has_vectors:
         second = config.method.options.get("second", "none") != "none"
         check_takes_vectors(config.method.name, second=second)
-    if config.network.name == "mlp":
-        options.setdefault("in_features", torch.Size(info.image_shape).numel())
-    elif info.image_shape[0] != 3:
-        options.setdefault("in_channels", info.image_shape[0])
-    return partial(build_encoder, config.network.name, **options)
+    return partial((network or open_network(config)).encoder, tuple(info.image_shape))
 
 
 def training(
@@ -320,9 +345,15 @@ def training(
             f"{', '.join(method.players())}; "
             f'settings for one method go under [methods."NAME".players.…]'
         )
+    method.to(device)
+    backbone = [
+        p for module in method.modules() if isinstance(module, Encoder) for p in module.parameters()
+    ]
     players = {
-        name: _player(config, name, parameters, method.optimizers.get(name, {}), length.epochs)
-        for name, parameters in method.to(device).players().items()
+        name: _player(
+            config, name, parameters, method.optimizers.get(name, {}), length.epochs, backbone
+        )
+        for name, parameters in moving(config, method).items()
     }
     return Training(
         method,
@@ -337,6 +368,28 @@ def training(
         sweep=sweep,
         final_stage=final_stage,
     )
+
+
+def moving(config: Config, method: Method) -> dict[str, list[nn.Parameter]]:
+    """Return the parameters that each player moves: all but those of a frozen encoder.
+
+    Args:
+        config: of the run.
+        method: whose encoder may be frozen.
+    """
+    players = {
+        name: [p for p in parameters if p.requires_grad]
+        for name, parameters in method.players().items()
+    }
+    still = [name for name, parameters in players.items() if not parameters]
+    if still:
+        raise Unsuited(
+            f"network.freeze leaves nothing to train for the player {still[0]} of "
+            f"{config.method.name}: its loss shapes the encoder's features. Choose a method that "
+            "trains a classifier, such as ce, or give this one a projection head where it has one "
+            "(--set method.head=mlp), or leave network.freeze out"
+        )
+    return players
 
 
 def _length(config: Config, steps_per_epoch: int) -> RunLength:
@@ -370,12 +423,20 @@ def _player(
     parameters: list[torch.nn.Parameter],
     differs: Mapping[str, Any],
     length: float,
+    backbone: list[torch.nn.Parameter],
 ) -> optim.Player:
     """Build one player with its optimizer; its schedule spans `length` epochs."""
     optimizer, schedule = config.for_player(name, differs)
+    own = config.players.get(name)
+    inside = {id(p) for p in backbone}
+    if own and own.backbone_lr is not None and not any(id(p) in inside for p in parameters):
+        raise Unsuited(
+            f"players.{name}.backbone_lr: this player moves no encoder; leave it out, or set "
+            f"players.{name}.lr"
+        )
     settings = schedule.model_dump()
     rate = optim.schedule(settings.pop("name"), length, **settings)
-    return optim.player(parameters, optimizer.model_dump(), rate)
+    return optim.player(parameters, optimizer.model_dump(), rate, backbone)
 
 
 def linear(config: Config) -> LinearSettings:

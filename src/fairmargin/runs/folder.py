@@ -24,6 +24,7 @@ from fairmargin.runs.record import (
     DATA,
     ENVIRONMENT,
     METRICS,
+    NETWORK,
     RESULT,
     WEIGHTS,
     RunError,
@@ -113,6 +114,18 @@ class RunFolder:
             facts: names, sizes and counts of the dataset.
         """
         self._write_json(DATA, facts)
+
+    def write_network(self, facts: Mapping[str, Any]) -> None:
+        """Write network.json.
+
+        Args:
+            facts: of `network.Network`.
+        """
+        self._write_json(NETWORK, facts)
+
+    def network(self) -> dict[str, Any]:
+        """What the run in this folder wrote about its network; empty if it wrote nothing."""
+        return read_json(self.path / NETWORK) or {}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write result.json. Call this last: the file means that the run is finished.

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
 DATA = "data.json"
+NETWORK = "network.json"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 WEIGHTS = "weights.safetensors"

@@ -92,6 +92,8 @@ class Recorder:
             self.records = state["records"]
             self.warnings = state["warnings"]
             self.seconds_before = state["seconds"]
+        for text in self.folder.network().get("warnings", []) if self.writes else []:
+            self.display.say(f"warning: {text}")
         self.display.begin(self.training.step)
         if self.writes:
             # Steps after the checkpoint are done again, so their metrics are removed.
@@ -265,7 +267,12 @@ class Recorder:
                 "extra_tests": judged.extra_tests,
                 "similarity": judged.similarity,
                 "ordering": judged.ordering,
-                "warnings": [*self._data_warnings(), *self.warnings, *judged.warnings],
+                "warnings": [
+                    *self._data_warnings(),
+                    *self.folder.network().get("warnings", []),
+                    *self.warnings,
+                    *judged.warnings,
+                ],
             }
         )
         if self.board is not None:

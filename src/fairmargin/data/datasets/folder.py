@@ -24,6 +24,8 @@ def build(
     *,
     image_size: int = 64,
     mode: Mode = "crop",
+    mean: tuple[float, float, float] | None = None,
+    std: tuple[float, float, float] | None = None,
     path_column: str = "path",
     label_column: str = "label",
     bias_columns: Sequence[str] | str = ("bias",),
@@ -46,6 +48,9 @@ def build(
     Args:
         image_size: side of the square that every image is brought to, by `mode` (see
             `decode.Decoder`).
+        mean: of each channel, subtracted from values in [0, 1]; by default ImageNet's, or that of
+            a pretrained network which says it.
+        std: of each channel, by which they are divided; by default as for `mean`.
         base: the folder that a manifest's paths start from and may not leave; its own by default.
         valid_fraction: share of every (label, bias) cell of the training samples to hold out, when
             none are marked as validation.
@@ -110,8 +115,9 @@ def build(
         counts=count_cells(train.labels, train.bias, classes, biases),
         notes={"source": str(path), "resize": mode, **notes},
     )
-    train_views = crop_flip(image_size, image_size // 8, *IMAGENET)
-    return Data(train, split("valid"), split("test"), info, train_views, plain(*IMAGENET))
+    normalization = (mean or IMAGENET[0], std or IMAGENET[1])
+    train_views = crop_flip(image_size, image_size // 8, *normalization)
+    return Data(train, split("valid"), split("test"), info, train_views, plain(*normalization))
 
 
 def _encode(manifest: Manifest) -> tuple[Tensor, Tensor]:
