@@ -25,6 +25,7 @@ from fairmargin.runs.record import (
     ENVIRONMENT,
     METRICS,
     RESULT,
+    TRACKED,
     WEIGHTS,
     RunError,
     RunRecord,
@@ -90,6 +91,11 @@ class RunFolder:
         environment = read_json(self.path / ENVIRONMENT) or {}
         return dict(environment.get("data") or {})
 
+    def parent(self) -> dict[str, Any] | None:
+        """Facts about the run that this one goes on from (`runs.extend`); None if there is none."""
+        environment = read_json(self.path / ENVIRONMENT) or {}
+        return environment.get("parent")
+
     def write_config(self, text: str) -> None:
         """Write config.toml.
 
@@ -113,6 +119,14 @@ class RunFolder:
             facts: names, sizes and counts of the dataset.
         """
         self._write_json(DATA, facts)
+
+    def write_trackers(self, known: Mapping[str, Any]) -> None:
+        """Write trackers.json.
+
+        Args:
+            known: how each tool of `train.trackers` finds the run again.
+        """
+        self._write_json(TRACKED, known)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write result.json. Call this last: the file means that the run is finished.
