@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -10,6 +10,9 @@ from rich.console import Console
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import Bias, Changes, Dataset, File, Network, command_line
 from fairmargin.cli.tables import accuracy_table
+
+if TYPE_CHECKING:
+    from fairmargin.config import Config
 
 
 def train(
@@ -26,7 +29,11 @@ def train(
     ] = None,
     changes: Changes = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Continue the run in this folder as it was configured.")
+        Path | None,
+        typer.Option(
+            help="Continue the run in this folder as it was configured; with --set "
+            "train.epochs=40, go on for more epochs in a new folder."
+        ),
     ] = None,
 ) -> None:
     """Train one method on one dataset, evaluate it, and record everything in a folder.
@@ -36,18 +43,17 @@ def train(
     """
     from fairmargin import config as configuration
     from fairmargin.run import run
-    from fairmargin.runs.record import CONFIG
     from fairmargin.runtime import distributed
     from fairmargin.sweep.compare import default_out, folder_of
 
     with exit_on_user_error():
         if resume is not None:
-            if file or dataset or method or network or bias or seed is not None or out or changes:
+            if file or dataset or method or network or bias or seed is not None:
                 raise ValueError(
-                    "--resume takes the configuration of its folder; leave the other options out"
+                    "--resume takes the configuration of its folder; leave the other options out, "
+                    "except --set, such as --set train.epochs=40, and --out"
                 )
-            config = configuration.load_resolved(resume / CONFIG)
-            folder = resume
+            config, folder = _resumed(resume, changes or [], out)
         else:
             config = configuration.load(
                 file,
@@ -65,3 +71,26 @@ def train(
             Console().print(accuracy_table(record.result["test"], title))
             typer.echo(f"run folder: {folder}")
             typer.echo(f"report:     fairmargin report {shlex.quote(str(folder))}")
+
+
+def _resumed(run: Path, changes: list[str], out: Path | None) -> "tuple[Config, Path]":
+    """Configuration and folder with which a run goes on: its own, or new ones for more epochs."""
+    from fairmargin import config as configuration
+    from fairmargin.runs import extend
+    from fairmargin.runs.record import CONFIG
+    from fairmargin.runtime import distributed
+
+    before = configuration.load_resolved(run / CONFIG)
+    config = configuration.override(before, changes)
+    if not extend.allowed(before, config):
+        if out is not None:
+            raise ValueError(
+                "--resume with --out goes on in a new folder and needs more to do: "
+                f"--set train.epochs={2 * before.train.epochs}"
+            )
+        return config, run
+    folder = out or extend.default_folder(run, config)
+    if distributed.is_first():
+        typer.echo(f"going on from {run} in {folder}")
+        typer.echo(extend.extend(run, config, folder))
+    return config, folder
