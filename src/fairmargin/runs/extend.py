@@ -218,7 +218,8 @@ def _step_of(file: Path) -> int:
 
 def _length(config: Config) -> str:
     steps = config.train.steps
-    return f"{config.train.epochs} epochs" + (f" or {steps} steps" if steps is not None else "")
+    epochs = "1 epoch" if config.train.epochs == 1 else f"{config.train.epochs} epochs"
+    return epochs + (f" or {steps} steps" if steps is not None else "")
 
 
 def _where(state: dict[str, Any]) -> str:
