@@ -94,8 +94,8 @@ def checkpoint_steps(out):
     )
 
 
-def interrupted(out, *changes, steps=(7, 20), **options):
-    """A run that stopped, with checkpoints at two steps."""
+def interrupted(out, *changes, steps=(7, 20), there=None, **options):
+    """A run that stopped, with checkpoints at two steps, or `there`, at the steps given."""
 
     class Stop(Exception):
         pass
@@ -115,4 +115,4 @@ def interrupted(out, *changes, steps=(7, 20), **options):
             silently(*changes, out=out, **options)
     finally:
         recorder.Recorder.after_step = original
-    assert checkpoint_steps(out) == sorted(steps)
+    assert checkpoint_steps(out) == sorted(there or steps)

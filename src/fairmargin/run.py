@@ -41,9 +41,13 @@ def run(
         build.check_testable(config, data)
         bias = visible_bias(config, data)
         method = build.method(config, data, bias=bias, network=network)
-        training = build.training(config, method, data, device, bias=bias)
-        with stop_requests() as stop, Display(config, training, console) as display:
-            recorder = Recorder(folder, config, data, training, display, stop)
+        parent = distributed.from_first_rank(folder.parent())
+        training = build.training(config, method, data, device, bias=bias, parent=parent)
+        with (
+            stop_requests() as stop,
+            Display(config, training, console) as display,
+            Recorder(folder, config, data, training, display, stop) as recorder,
+        ):
             recorder.begin(command)
             epochs, steps = config.train.epochs, config.train.steps
             on_step, on_epoch = recorder.after_step, recorder.after_epoch

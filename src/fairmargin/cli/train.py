@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -10,6 +10,9 @@ from rich.console import Console
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import Bias, Changes, Dataset, File, Network, TrustCode, command_line
 from fairmargin.cli.tables import accuracy_table
+
+if TYPE_CHECKING:
+    from fairmargin.config import Config
 
 
 def train(
@@ -26,7 +29,11 @@ def train(
     ] = None,
     changes: Changes = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Continue the run in this folder as it was configured.")
+        Path | None,
+        typer.Option(
+            help="Continue the run in this folder as it was configured; with --set "
+            "train.epochs=40, go on for more epochs in a new folder."
+        ),
     ] = None,
     trust_code: TrustCode = False,
 ) -> None:
@@ -38,24 +45,19 @@ def train(
     from fairmargin import config as configuration
     from fairmargin.config.code import is_import_path, named_again
     from fairmargin.run import run
-    from fairmargin.runs.record import CONFIG
     from fairmargin.runtime import distributed
     from fairmargin.sweep.compare import default_out, folder_of
 
     with exit_on_user_error():
         if resume is not None:
             again = [name for name in (dataset, network) if name and not is_import_path(name)]
-            if file or again or method or bias or seed is not None or out or changes:
+            if file or again or method or bias or seed is not None:
                 raise ValueError(
-                    "--resume takes the configuration of its folder; leave the other options out"
+                    "--resume takes the configuration of its folder; leave the other options out, "
+                    "except --set, such as --set train.epochs=40, and --out"
                 )
-            config = named_again(
-                configuration.load_resolved(resume / CONFIG),
-                network=network,
-                dataset=dataset,
-                trust_code=trust_code,
-            )
-            folder = resume
+            config, folder = _resumed(resume, changes or [], out)
+            config = named_again(config, network=network, dataset=dataset, trust_code=trust_code)
         else:
             config = configuration.load(
                 file,
@@ -74,3 +76,26 @@ def train(
             Console().print(accuracy_table(record.result["test"], title))
             typer.echo(f"run folder: {folder}")
             typer.echo(f"report:     fairmargin report {shlex.quote(str(folder))}")
+
+
+def _resumed(run: Path, changes: list[str], out: Path | None) -> "tuple[Config, Path]":
+    """Configuration and folder with which a run goes on: its own, or new ones for more epochs."""
+    from fairmargin import config as configuration
+    from fairmargin.runs import extend
+    from fairmargin.runs.record import CONFIG
+    from fairmargin.runtime import distributed
+
+    before = configuration.load_resolved(run / CONFIG)
+    config = configuration.override(before, changes)
+    if not extend.allowed(before, config):
+        if out is not None:
+            raise ValueError(
+                "--resume with --out goes on in a new folder and needs more to do: "
+                f"--set train.epochs={2 * before.train.epochs}"
+            )
+        return config, run
+    folder = out or extend.default_folder(run, config)
+    if distributed.is_first():
+        typer.echo(f"going on from {run} in {folder}")
+        typer.echo(extend.extend(run, config, folder))
+    return config, folder

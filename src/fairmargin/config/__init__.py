@@ -12,6 +12,7 @@ from fairmargin.config.loading import (
     load_resolved,
     override,
     presets,
+    settings_of,
 )
 from fairmargin.config.schema import Config, DataConfig, Key, MethodConfig, NetworkConfig, all_keys
 
@@ -31,4 +32,5 @@ __all__ = [
     "load_resolved",
     "override",
     "presets",
+    "settings_of",
 ]

@@ -169,6 +169,11 @@ def difference(a: Config, b: Config) -> list[str]:
     return changes
 
 
+def settings_of(config: Config) -> dict[str, Any]:
+    """Return every setting by its dotted key: {"seed": 0, "train.epochs": 80, …}."""
+    return dict(toml.leaves(_plain(config)))
+
+
 def presets() -> list[str]:
     """Return the datasets that have a preset."""
     return [name for name in DATASETS if _preset_file(name).is_file()]

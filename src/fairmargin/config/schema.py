@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from fairmargin.checks import check_choice
 from fairmargin.config import toml
@@ -46,6 +53,7 @@ Optimizer = Literal["adam", "adamw", "sgd", "lars"]
 Schedule = Literal["constant", "step", "cosine"]
 Pace = Literal["epoch", "step"]
 Classifier = Literal["own", "probe", "knn", "linear"]
+TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 Accuracy = Literal["plain", "cell-mean", "aligned", "conflicting", "worst-group", "train-weighted"]
 
 
@@ -53,6 +61,13 @@ def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(values)) < len(values):
         raise ValueError(f"must name each once; got {toml.value(values)}")
     return values
+
+
+def _list_of_names(value: Any) -> Any:
+    """Read "wandb" and "wandb, mlflow" as lists, for --set; "none" is an empty one."""
+    if not isinstance(value, str):
+        return value
+    return () if value == "none" else tuple(name.strip() for name in value.split(","))
 
 
 def _device(name: str) -> str:
@@ -274,7 +289,14 @@ class TrainConfig(Section):
     )
     keep: WholeAboveZero = setting(2, "number of checkpoints to keep")
     log_steps: WholeAboveZero = setting(50, "steps between lines of the log")
-    tensorboard: Switch = setting(False, "write events for TensorBoard too")
+    tensorboard: Switch = setting(False, 'the same as "tensorboard" among `train.trackers`')
+    trackers: Annotated[
+        tuple[TrackerName, ...], BeforeValidator(_list_of_names), AfterValidator(_each_once)
+    ] = setting(
+        (),
+        "tools that show the run's numbers: tensorboard, wandb, mlflow, trackio "
+        "(`docs/tracking.md`)",
+    )
 
 
 class EvaluateConfig(Section):

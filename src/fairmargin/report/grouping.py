@@ -16,7 +16,7 @@ REST = 6
 # Settings in which the runs of one method may differ.
 NOT_COMPARED = {
     "seed", "root", "device", "workers", "compile", "channels_last",
-    "checkpoint_seconds", "keep", "log_steps", "tensorboard",
+    "checkpoint_seconds", "keep", "log_steps", "tensorboard", "trackers",
 }  # fmt: skip
 # Settings of the data that belong to the method; any other one makes it another dataset.
 OF_THE_METHOD = {

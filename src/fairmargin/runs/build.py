@@ -84,6 +84,7 @@ HARMLESS = (
     "train.keep",
     "train.log_steps",
     "train.tensorboard",
+    "train.trackers",
 )
 
 
@@ -267,6 +268,7 @@ def training(
     device: torch.device,
     *,
     bias: VisibleBias | None = None,
+    parent: Mapping[str, Any] | None = None,
 ) -> Training:
     """Build everything that moves while `method` is trained: loaders, optimizers, schedules.
 
@@ -276,6 +278,8 @@ def training(
         data: the dataset.
         device: where training happens.
         bias: what the method was built with; found out here if it is not given.
+        parent: facts about the run that this one goes on from. The method keeps the plan that it
+            made then, so that no stage of it comes twice.
     """
     settings = config.train
     if settings.batch_size < method.least_batch:
@@ -335,8 +339,11 @@ def training(
             f"train.batch_size={settings.batch_size} with train.drop_last leaves no batch of "
             f"{len(data.train)} samples; lower train.batch_size or set train.drop_last=false"
         )
-    length = _length(config, len(loader))
-    final_stage = method.plan(length)
+    length = _length(settings.epochs, settings.steps, len(loader))
+    planned = length
+    if parent is not None:
+        planned = _length(parent["planned"]["epochs"], parent["planned"]["steps"], len(loader))
+    final_stage = method.plan(planned)
     _refuse_unfinished(config, length, final_stage)
     strangers = config.players.keys() - method.players().keys()
     if strangers:
@@ -392,9 +399,8 @@ def moving(config: Config, method: Method) -> dict[str, list[nn.Parameter]]:
     return players
 
 
-def _length(config: Config, steps_per_epoch: int) -> RunLength:
+def _length(epochs: int, most: int | None, steps_per_epoch: int) -> RunLength:
     """Return how long training takes: `train.epochs`, or `train.steps` if that is shorter."""
-    epochs, most = config.train.epochs, config.train.steps
     steps = epochs * steps_per_epoch
     if most is not None and most < steps:
         return RunLength(most / steps_per_epoch, most)

@@ -26,6 +26,7 @@ from fairmargin.runs.record import (
     METRICS,
     NETWORK,
     RESULT,
+    TRACKED,
     WEIGHTS,
     RunError,
     RunRecord,
@@ -91,6 +92,11 @@ class RunFolder:
         environment = read_json(self.path / ENVIRONMENT) or {}
         return dict(environment.get("data") or {})
 
+    def parent(self) -> dict[str, Any] | None:
+        """Facts about the run that this one goes on from (`runs.extend`); None if there is none."""
+        environment = read_json(self.path / ENVIRONMENT) or {}
+        return environment.get("parent")
+
     def write_config(self, text: str) -> None:
         """Write config.toml.
 
@@ -126,6 +132,14 @@ class RunFolder:
     def network(self) -> dict[str, Any]:
         """What the run in this folder wrote about its network; empty if it wrote nothing."""
         return read_json(self.path / NETWORK) or {}
+
+    def write_trackers(self, known: Mapping[str, Any]) -> None:
+        """Write trackers.json.
+
+        Args:
+            known: how each tool of `train.trackers` finds the run again.
+        """
+        self._write_json(TRACKED, known)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write result.json. Call this last: the file means that the run is finished.

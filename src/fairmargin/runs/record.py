@@ -12,6 +12,7 @@
     result.json          what was measured; written last, so it means that the run is finished
     test.npz             labels, predictions, logits and features of the test set
     examples.npz         some test images
+    trackers.json        under which names the tools of `train.trackers` know the run
 
 `folder` writes these files. This module imports neither PyTorch nor anything that does, so reports
 and checks start at once.
@@ -38,6 +39,7 @@ CHECKPOINTS = "checkpoints"
 WEIGHTS = "weights.safetensors"
 BEST = "best.safetensors"
 RESULT = "result.json"
+TRACKED = "trackers.json"
 # Names of array files, without their ending .npz.
 TEST = "test"
 EXAMPLES = "examples"

@@ -21,7 +21,7 @@ from fairmargin.runs.examples import save_outputs
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.own import own_code
 from fairmargin.runs.progress import Display, Now
-from fairmargin.runs.tensorboard import Board
+from fairmargin.runs.trackers import Trackers
 from fairmargin.runtime import distributed
 from fairmargin.runtime.files import CheckpointError, load_weights, save_weights
 from fairmargin.runtime.signals import Interrupted, Request
@@ -67,7 +67,14 @@ class Recorder:
         # Whole numbers that the method reports by name, of the step that was read last.
         self.counts: dict[str, list[int]] = {}
         self.now = Now()
-        self.board: Board | None = None
+        self.trackers: Trackers | None = None
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.trackers is not None:
+            self.trackers.close()
 
     def begin(self, command: Sequence[str]) -> None:
         """Describe the run in its folder, and load the newest checkpoint that is whole.
@@ -96,10 +103,10 @@ class Recorder:
             self.display.say(f"warning: {text}")
         self.display.begin(self.training.step)
         if self.writes:
+            say, step = self.display.say, self.training.step
+            self.trackers = Trackers(self.config, self.folder, step, say)
             # Steps after the checkpoint are done again, so their metrics are removed.
             self.folder.metrics.truncate(state["metrics"] if state else 0)
-            if self.config.train.tensorboard:
-                self.board = Board(self.folder, self.training.step)
 
     def _refuse_other_data(self, hashes: dict[str, str]) -> None:
         before = self.folder.data_hashes()
@@ -116,10 +123,10 @@ class Recorder:
         info, data = self.data.info, self.data
         threads, processes = torch.get_num_threads(), distributed.world_size()
         self.folder.write_config(dump(self.config))
-        self.folder.write_environment(
-            environment(self.training.device, threads, processes, command, hashes)
-            | own_code(self.config)
-        )
+        parent = self.folder.parent()
+        facts = environment(self.training.device, threads, processes, command, hashes)
+        facts |= own_code(self.config)
+        self.folder.write_environment(facts | ({"parent": parent} if parent else {}))
         self.folder.write_data(
             {
                 "name": info.name,
@@ -185,9 +192,9 @@ class Recorder:
         self._read_step(log=False)
         if self.display.live is None:
             self.display.detail(f"{self.display.line()}  {self.now.accuracy}")
-        if self.board is not None:
-            for where in ("valid", "test"):
-                self.board.add(where, event[where], self.training.step)
+        if self.trackers is not None:
+            values = {f"{w}/{name}": x for w in ("valid", "test") for name, x in event[w].items()}
+            self.trackers.log("evaluation", values, self.training.step)
 
     def _accuracy_line(self, event: dict[str, Any]) -> str:
         """Return "valid plain 91.2%, test plain 90.8%"."""
@@ -252,31 +259,30 @@ class Recorder:
         save_outputs(self.folder, judged.outputs, self.data)
         classifier = next(iter(judged.test))
         accuracy = judged.test[classifier]["accuracy"]
-        self.folder.write_result(
-            {
-                "method": config.method.name,
-                "dataset": config.data.name,
-                "seed": config.seed,
-                "epochs": training.loader.epoch,
-                "steps": training.step,
-                "seconds": round(self.seconds(), 1),
-                "reported": reported,
-                "headline": {"classifier": classifier, "accuracy": self._headline(accuracy)},
-                "records": self.records,
-                "test": judged.test,
-                "extra_tests": judged.extra_tests,
-                "similarity": judged.similarity,
-                "ordering": judged.ordering,
-                "warnings": [
-                    *self._data_warnings(),
-                    *self.folder.network().get("warnings", []),
-                    *self.warnings,
-                    *judged.warnings,
-                ],
-            }
-        )
-        if self.board is not None:
-            self.board.close()
+        result = {
+            "method": config.method.name,
+            "dataset": config.data.name,
+            "seed": config.seed,
+            "epochs": training.loader.epoch,
+            "steps": training.step,
+            "seconds": round(self.seconds(), 1),
+            "reported": reported,
+            "headline": {"classifier": classifier, "accuracy": self._headline(accuracy)},
+            "records": self.records,
+            "test": judged.test,
+            "extra_tests": judged.extra_tests,
+            "similarity": judged.similarity,
+            "ordering": judged.ordering,
+            "warnings": [
+                *self._data_warnings(),
+                *self.folder.network().get("warnings", []),
+                *self.warnings,
+                *judged.warnings,
+            ],
+        }
+        self.folder.write_result(result)
+        if self.trackers is not None:
+            self.trackers.conclude(result, self.data.info)
 
     def _stage(self, what: str, done: int, of: int) -> None:
         """Show how far a long evaluation is, and stop it if asked to; the training is saved."""
@@ -325,8 +331,10 @@ class Recorder:
         event["seconds"] = round(self.seconds(), 3)
         event["images_per_second"] = round(now.rate, 1)
         self.folder.metrics.append(event)
-        if self.board is not None:
-            self.board.add("train", now.terms, now.step)
+        if self.trackers is not None:
+            values = {f"train/{name}": value for name, value in now.terms.items()}
+            values |= {f"lr/{player}": rate for player, rate in self.training.rates.items()}
+            self.trackers.log("train", values, now.step)
 
     def _collect(self, split: Split) -> evaluate.Outputs:
         return evaluate.collect(
