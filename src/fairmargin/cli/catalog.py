@@ -107,7 +107,9 @@ def options(what: str, name: str) -> Table:
         check_choice(name, what.removesuffix("s"), there)
     if what == "methods":
         return _method_options(name)
-    table = Table("option", "default", title=f"{name}: --set {section}.OPTION=VALUE")
+    # Not markup: ":x:" in a name is no emoji.
+    title = Text(f"{name}: --set {section}.OPTION=VALUE")
+    table = Table("option", "default", title=title)
     for key, option in known(name).items():
         table.add_row(key, _default(option))
     return table
