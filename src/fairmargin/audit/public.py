@@ -10,6 +10,7 @@ from fairmargin.audit._embeddings import audit_arrays, audit_run
 from fairmargin.audit.attributes import manifest_columns
 from fairmargin.audit.section import Found, Progress, silent
 from fairmargin.config import Config, toml
+from fairmargin.data.embedded import holds_images
 from fairmargin.data.own import FloatViews, from_datasets
 from fairmargin.data.split import Data, FileSplit
 from fairmargin.runs import build
@@ -192,7 +193,7 @@ def columns_of(config: Config, data: Data) -> dict[str, list[str]]:
     table, options = config.data.root, config.data.options
     if config.data.name != "folder" or table is None or table.is_dir():
         return {}
-    if not isinstance(data.train, FileSplit):
+    if not isinstance(data.train, FileSplit) or holds_images(table):
         return {}
     path_column = options.get("path_column", "path")
     used = (options.get("label_column", "label"), options.get("split_column", "split"))

@@ -4,6 +4,8 @@ docs/configuration.md lists every key with the same meanings. Options of a datas
 method are written beside its name, and are the keywords of its builder.
 """
 
+import difflib
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -142,6 +144,15 @@ class DataConfig(Named):
         return self
 
 
+def _mistyped_library(name: str) -> bool:
+    """True for "timn:NAME": a name almost of a library, and no module that could be imported."""
+    prefix = name.partition(":")[0]
+    if "." in prefix or not difflib.get_close_matches(prefix, BACKBONES, n=1, cutoff=0.6):
+        return False
+    # Looks for the module and does not import it.
+    return importlib.util.find_spec(prefix) is None
+
+
 class NetworkConfig(Named):
     """The encoder."""
 
@@ -178,7 +189,7 @@ class NetworkConfig(Named):
     def _check_name(cls, name: str) -> str:
         if is_backbone(name):
             split_name(name)
-        elif not is_code(name):
+        elif not is_code(name) or _mistyped_library(name):
             check_choice(name, cls.what, [*ENCODERS, *(f"{library}:NAME" for library in BACKBONES)])
         return name
 

@@ -32,12 +32,14 @@ class Difference:
 
 
 def exportable(model: Model) -> Model:
-    """Return the model; refuse one that does not take pictures, which files are given.
+    """Return the model; refuse one that takes neither pictures nor vectors, as files are given.
 
     Args:
         model: that is to be written as a file.
     """
     preprocessing = model.preprocessing
+    if preprocessing.takes_vectors:
+        return model
     if preprocessing.as_given or preprocessing.channels != 3:
         kind = "float" if preprocessing.as_given else "uint8"
         shape = [preprocessing.channels, *preprocessing.size]

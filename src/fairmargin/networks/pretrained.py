@@ -326,7 +326,7 @@ BACKBONES: dict[str, Library] = {
 
 def is_backbone(name: str) -> bool:
     """Return whether a network's name is that of another library: "hf:…", "timm:…"."""
-    return ":" in name
+    return ":" in name and name.partition(":")[0] in BACKBONES
 
 
 def split_name(name: str) -> tuple[str, str]:
