@@ -146,8 +146,10 @@ class DataConfig(Named):
 
 def _mistyped_library(name: str) -> bool:
     """True for "timn:NAME": a name almost of a library, and no module that could be imported."""
-    prefix = name.partition(":")[0]
-    if "." in prefix or not difflib.get_close_matches(prefix, BACKBONES, n=1, cutoff=0.6):
+    prefix, colon, _ = name.partition(":")
+    if not colon or "." in prefix:
+        return False
+    if not difflib.get_close_matches(prefix, BACKBONES, n=1, cutoff=0.6):
         return False
     # Looks for the module and does not import it.
     return importlib.util.find_spec(prefix) is None
@@ -187,9 +189,9 @@ class NetworkConfig(Named):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if is_backbone(name):
+        if is_backbone(name) or _mistyped_library(name):
             split_name(name)
-        elif not is_code(name) or _mistyped_library(name):
+        elif not is_code(name):
             check_choice(name, cls.what, [*ENCODERS, *(f"{library}:NAME" for library in BACKBONES)])
         return name
 
