@@ -7,6 +7,11 @@ from torch import Tensor
 
 # Rounding error of a cosine in float32.
 ROUNDING = 1e-6
+# The bits of a number's exponent, and the integers to look at them with.
+EXPONENTS = {
+    torch.float32: (torch.int32, 0x7F800000),
+    torch.float64: (torch.int64, 0x7FF0000000000000),
+}
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -24,9 +29,25 @@ def settled(cosines: Tensor) -> Tensor:
 
 
 def unit(x: Tensor) -> Tensor:
-    """Return rows scaled to length 1; a zero row stays zero, with a finite gradient."""
+    """Return rows scaled to length 1; a zero row stays zero, with a finite gradient.
+
+    Rows of any length will do: squares neither overflow nor vanish.
+    """
     z: Tensor = _Unit.apply(x)[0]
     return z
+
+
+def power_of_two(size: Tensor) -> Tensor:
+    """Return the largest power of two up to each size, and 1 for what is zero or subnormal.
+
+    To divide by it changes no digit, so results for ordinary rows stay what they are, bit by bit.
+
+    Args:
+        size: not negative, float32 or float64.
+    """
+    integer, mask = EXPONENTS[size.dtype]
+    power = (size.view(integer) & mask).view(size.dtype)
+    return torch.where(power > 0, power, 1)
 
 
 class _Unit(torch.autograd.Function):
@@ -38,9 +59,12 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        power = power_of_two(x.abs().amax(-1, keepdim=True)) if x.shape[-1] else 1
+        scaled = x / power
+        length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
         length = torch.where(length > 0, length, 1)
-        z = x / length
+        z = scaled / length
+        length = length * power
         ctx.save_for_backward(z, length)
         return z, length
 

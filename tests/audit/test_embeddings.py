@@ -366,3 +366,12 @@ def test_a_few_zero_rows_are_warned_about():
     given["embeddings"][:3] = 0
     found = audit_arrays(given)
     assert any("3 of 300 rows" in warning for warning in found.warnings)
+
+
+def test_the_length_of_embeddings_changes_nothing():
+    arrays = biased()
+    long = arrays | {"embeddings": arrays["embeddings"] * np.float32(2.0**73)}
+    near, far = audit_arrays(arrays), audit_arrays(long)
+    assert far.verdict == near.verdict
+    assert far.json["bias_readable"] == near.json["bias_readable"]
+    assert far.json["slices"] == near.json["slices"]

@@ -194,3 +194,48 @@ def test_large_margin_of_a_confident_half_precision_network_is_finite():
 def test_hsic_of_two_precisions():
     x = torch.randn(8, 3)
     assert losses.hsic(x, x.double()).item() == pytest.approx(losses.hsic(x, x).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("power", [-100, -80, 64, 80, 120])
+def test_the_length_of_features_changes_nothing(power):
+    """Squares of entries beyond 1.8e19 overflow in float32, those of entries near 1e-24 vanish."""
+    generator = torch.Generator().manual_seed(3)
+    z = torch.randn(24, 6, generator=generator)
+    y = torch.arange(24) % 3
+    b = torch.randint(0, 3, (24,), generator=generator)
+    factor = 2.0**power
+    for name, loss in LOSSES.items():
+        near = z.clone().requires_grad_()
+        far = (z * factor).requires_grad_()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            value, scaled = loss(near, y, b, None), loss(far, y, b, None)
+        assert scaled == value, name
+        (slope,) = torch.autograd.grad(value, near)
+        (scaled_slope,) = torch.autograd.grad(scaled, far)
+        assert torch.allclose(scaled_slope * factor, slope, rtol=1e-5, atol=1e-6), name
+
+
+def test_losses_that_do_not_normalize_are_finite_or_refused_at_any_size():
+    generator = torch.Generator().manual_seed(3)
+    z = torch.randn(12, 4, generator=generator).clamp(-3, 3)
+    y = torch.arange(12) % 3
+    for size in (1e19, 1e30, 1e38):
+        for estimator in ("unbiased", "biased"):
+            x = (z * size).requires_grad_()
+            value = losses.hsic(x, z, estimator=estimator)
+            assert value.isfinite()
+            (slope,) = torch.autograd.grad(value, x)
+            assert slope.isfinite().all()
+    with pytest.raises(ValueError, match=r"overflow torch\.float32"):
+        losses.l_softmax(z * 1e38, z[:3], y)
+
+
+def test_hsic_of_features_far_from_the_origin_is_as_exact_as_near_it():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(16, 4, generator=generator)
+    y = x + 0.1 * torch.randn(16, 4, generator=generator)
+    for estimator in ("unbiased", "biased"):
+        exact = losses.hsic(x.double(), y.double(), estimator=estimator)
+        moved = losses.hsic(x + 1000, y - 1000, estimator=estimator)
+        assert float(moved) == pytest.approx(float(exact), rel=1e-3)

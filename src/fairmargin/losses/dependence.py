@@ -8,7 +8,7 @@ from torch import Tensor
 from fairmargin.checks import check_choice
 from fairmargin.losses.choices import Estimator
 from fairmargin.losses.inputs import check_matrix
-from fairmargin.vectors import full_precision
+from fairmargin.vectors import full_precision, power_of_two
 
 
 def hsic(
@@ -84,5 +84,14 @@ def _rbf(x: Tensor, sigma: float, name: str) -> Tensor:
             f"{name} must be above 0; got {sigma}. "
             "A usual choice is the median distance between samples"
         )
+    # Distances of centred rows suffer less from rounding, and squares of scaled ones do not
+    # overflow. A sample has the distance 0 to itself whatever rounding says.
+    power = power_of_two(x.detach().abs().amax()) if x.numel() else 1
+    x = x / power
+    x = x - x.mean(0)
     norm = x.square().sum(1)
-    return (-(norm[:, None] + norm - 2 * x @ x.T).clamp_min(0) / (2 * sigma**2)).exp()
+    off = 1 - torch.eye(len(x), dtype=x.dtype, device=x.device)
+    distance = (norm[:, None] + norm - 2 * x @ x.T).clamp_min(0) * off
+    largest = torch.finfo(x.dtype).max
+    width = torch.as_tensor(power / sigma, dtype=x.dtype, device=x.device).clamp_max(largest**0.5)
+    return (-distance / 2 * width**2).exp()

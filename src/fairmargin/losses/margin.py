@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairmargin.checks import check_choice
+from fairmargin.losses._looks import checked
 from fairmargin.losses.choices import Norm, Scores
 from fairmargin.losses.inputs import check_classes, check_matrix
 from fairmargin.vectors import full_precision
@@ -62,11 +63,21 @@ def l_softmax(
         return h.sum() + 0 * w.sum()
     with torch.autocast(h.device.type, enabled=False):
         logits = h @ w.T
+        _check_logits(logits)
         scale = h.norm(dim=1) * w[y].norm(dim=1)
         true = logits.gather(1, y[:, None])[:, 0]
         cosine = (true / scale.clamp_min(torch.finfo(h.dtype).tiny ** 0.5)).clamp(-1, 1)
         psi = (anneal * cosine + angular_margin(cosine, margin)) / (1 + anneal)
         return F.cross_entropy(logits.scatter(1, y[:, None], (scale * psi)[:, None]), y)
+
+
+def _check_logits(logits: Tensor) -> None:
+    """Raise an error if finite features and weights have products that are not."""
+    if checked(logits) and not bool(logits.isfinite().all()):
+        raise ValueError(
+            f"the logits features @ weight.T overflow {logits.dtype}; the network has diverged, or "
+            "the features are far too large: lower the learning rate, or scale the features"
+        )
 
 
 def angular_margin(cosine: Tensor, margin: int) -> Tensor:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.checks import check_choice
-from fairmargin.vectors import full_precision
+from fairmargin.vectors import full_precision, unit
 
 HeadKind = Literal["mlp", "linear", "identity"]
 
@@ -27,7 +27,10 @@ class Head(nn.Module):
         self.out = out
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.normalize(full_precision(self.layers(features)), dim=-1, eps=1e-12)
+        z = full_precision(self.layers(features))
+        # A diverging network must not look like one whose vectors are zero. Exported graphs know
+        # the plain form only.
+        return unit(z) if self.training else F.normalize(z, dim=-1, eps=1e-12)
 
 
 def projection_head(kind: HeadKind, dim: int, out: int = 128) -> Head:

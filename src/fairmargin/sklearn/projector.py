@@ -189,7 +189,7 @@ class FairMarginProjector(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         weight, intercept = self.layers_[-1]
         z = z @ weight.T + intercept
         if self.unit_norm:
-            length = np.linalg.norm(z, axis=1, keepdims=True)
+            length = np.linalg.norm(z.astype(np.float64), axis=1, keepdims=True)
             z = z / np.where(length > 0, length, 1)
         return z.astype(given.dtype, copy=False)
 
