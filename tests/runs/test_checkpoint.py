@@ -10,7 +10,6 @@ import sys
 import time
 import zipfile
 from collections import OrderedDict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 
 from fairmargin.runs.checkpoint import load, newest, save
+from fairmargin.runtime import whole
 from fairmargin.runtime.files import CheckpointError, DamagedCheckpoint
 
 
@@ -349,7 +349,7 @@ class TestFailures:
         assert newest(tmp_path).step == 7
 
     def test_write_fails_halfway(self, tmp_path, monkeypatch):
-        real = Path.open
+        real = whole.open_plain
 
         class Full:
             def __init__(self, file):
@@ -368,9 +368,7 @@ class TestFailures:
             def __exit__(self, *error):
                 self.file.close()
 
-        monkeypatch.setattr(
-            Path, "open", lambda self, mode="r", *rest: Full(real(self, mode, *rest))
-        )
+        monkeypatch.setattr(whole, "open_plain", lambda path, mode: Full(real(path, mode)))
         with pytest.raises(CheckpointError, match="resumes from the beginning: there is none yet"):
             save(tmp_path, 1, state())
         monkeypatch.undo()

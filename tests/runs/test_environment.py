@@ -55,8 +55,7 @@ class TestEnvironment:
                 ["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True
             )
 
-        monkeypatch.setattr(module, "__file__", str(tmp_path / "elsewhere" / "environment.py"))
-        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(module, "__file__", str(tmp_path / "a.txt"))
         try:
             git("init")
         except FileNotFoundError:
@@ -78,7 +77,31 @@ class TestEnvironment:
         calls = []
         monkeypatch.setattr(module, "_git", lambda folder, *words: calls.append((folder, words[0])))
         assert module._git_state() is None
-        assert calls == [(Path(module.__file__).parent, "ls-files"), (Path.cwd(), "rev-parse")]
+        assert calls == [(Path(module.__file__).parent, "ls-files")]
+
+    def test_a_hostile_repository_runs_nothing(self, tmp_path, monkeypatch):
+        """Git starts the program that a repository's core.fsmonitor names."""
+        trace = tmp_path / "it-ran"
+        monitor = tmp_path / "monitor"
+        monitor.write_text(f"#!/bin/sh\ntouch {trace}\n")
+        monitor.chmod(0o755)
+        try:
+            for words in (["init"], ["config", "core.fsmonitor", str(monitor)]):
+                subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
+        except FileNotFoundError:
+            pytest.skip("git is not installed")
+        monkeypatch.chdir(tmp_path)
+        environment("cpu", 1, 1, [], {})
+        assert not trace.exists()
+        # Not even if the package itself lies there.
+        (tmp_path / "a.txt").write_text("1")
+        subprocess.run(["git", "add", "a.txt"], cwd=tmp_path, check=True, capture_output=True)
+        trace.unlink(missing_ok=True)
+        monkeypatch.setattr(module, "__file__", str(tmp_path / "a.txt"))
+        module._git(tmp_path, "status")
+        assert not trace.exists()
+        subprocess.run(["git", "status"], cwd=tmp_path, check=True, capture_output=True)
+        assert trace.exists(), "the monitor of this test does not work"
 
     def test_without_git(self, monkeypatch):
         monkeypatch.setenv("PATH", "")

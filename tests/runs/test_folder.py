@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fairmargin.runs import folder as folder_module
 from fairmargin.runs.folder import Metrics, RunError, RunFolder, RunRecord, find_runs, is_run
 
 
@@ -38,10 +39,10 @@ class TestFolder:
         assert (tmp_path / "taken").read_text() == "mine"
 
     def test_create_where_nothing_can_be_written(self, tmp_path, monkeypatch):
-        def refuses(self, content):
+        def refuses(path, mode):
             raise OSError(30, "Read-only file system")
 
-        monkeypatch.setattr(Path, "write_bytes", refuses)
+        monkeypatch.setattr(folder_module, "open_plain", refuses)
         with pytest.raises(RunError, match="Read-only file system"):
             RunFolder(tmp_path / "run").create()
 

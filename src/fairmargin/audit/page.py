@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fairmargin.audit.section import Found
 from fairmargin.report import template
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import write_atomically
 
 PAGE, NUMBERS = "audit.html", "audit.json"
 

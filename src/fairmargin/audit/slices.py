@@ -213,7 +213,9 @@ def _unit(x: Array) -> Array:
     """Scale rows to length 1, because losses and audits compare cosines; zero rows stay zero."""
     # In float32 the squares of large entries would be infinite.
     length = np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
-    return np.divide(x, length, casting="same_kind", out=np.zeros(x.shape, np.float32), where=length > 0)
+    return np.divide(
+        x, length, casting="same_kind", out=np.zeros(x.shape, np.float32), where=length > 0
+    )
 
 
 def _projected(embeddings: Array, members: Index, directions: Array) -> Array:

@@ -23,6 +23,7 @@ from fairmargin.cli.options import (
 )
 from fairmargin.cli.sweeps import Methods, RunOptions, choose_engine
 from fairmargin.cli.tables import classifier_title, shown_classifier
+from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:
     from fairmargin.sweep.compare import Outcome
@@ -74,7 +75,7 @@ def compare(
         judged_by = classifier_title(classifier)
         title = f"{configs[0].data.name}: test accuracy in percent, {judged_by}, mean ± std"
         Console().print(table(rows, title, Console().width))
-        (folder / "table.md").write_text(markdown(rows, outcomes), "utf-8")
+        write_text(folder / "table.md", markdown(rows, outcomes))
         failed = [outcome for outcome in outcomes if outcome.failure]
         for outcome in failed:
             typer.echo(_failure(outcome), err=True)

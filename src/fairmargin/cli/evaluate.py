@@ -10,6 +10,7 @@ from rich.console import Console
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import Changes, DatasetAgain, NetworkAgain, TrustCode
 from fairmargin.cli.tables import accuracy_table
+from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:
     from fairmargin.config import Config
@@ -103,7 +104,7 @@ def evaluate(
                 "similarity": found.similarity,
                 "ordering": found.ordering,
             }
-            out.write_text(json.dumps(everything, indent=1), "utf-8")
+            write_text(out, json.dumps(everything, indent=1))
 
 
 def _evaluate_on(
@@ -154,7 +155,7 @@ def _evaluate_on(
             "test": {"own": found.judged},
             "notes": found.notes,
         }
-        out.write_text(json.dumps(everything, indent=1), "utf-8")
+        write_text(out, json.dumps(everything, indent=1))
 
 
 def _same_network(before: "Config", config: "Config") -> None:

@@ -59,7 +59,7 @@ def card(
 ) -> None:
     """Write a model card: use, training data, accuracy by group, warnings, how to load it."""
     from fairmargin.export.card import model_card
-    from fairmargin.runtime.files import write_atomically
+    from fairmargin.runtime.whole import write_atomically
 
     with exit_on_user_error():
         text = model_card(run, name=name)

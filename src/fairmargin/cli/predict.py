@@ -184,7 +184,7 @@ def _classify(
 
 
 def _write(model: "Model", rows: list[tuple[Path, "Tensor"]], out: Path | None) -> None:
-    from fairmargin.runtime.files import write_atomically
+    from fairmargin.runtime.whole import write_atomically
 
     text = io.StringIO()
     writer = csv.writer(text)
@@ -203,7 +203,7 @@ def _write(model: "Model", rows: list[tuple[Path, "Tensor"]], out: Path | None) 
 def _save_features(file: Path, paths: list[Path], features: "Tensor") -> None:
     import numpy as np
 
-    from fairmargin.runtime.files import write_atomically
+    from fairmargin.runtime.whole import write_atomically
 
     buffer = io.BytesIO()
     np.savez(buffer, features=features.numpy(), paths=np.array([str(path) for path in paths]))

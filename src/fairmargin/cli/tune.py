@@ -23,6 +23,7 @@ from fairmargin.cli.options import (
     parse_seeds,
 )
 from fairmargin.cli.sweeps import Methods, RunOptions, choose_engine
+from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:
     from fairmargin.config import Config
@@ -75,10 +76,10 @@ def tune(
             engine=chosen_engine,
         )
         Console().print(table(found))
-        (folder / "table.md").write_text(markdown(found), "utf-8")
+        write_text(folder / "table.md", markdown(found))
         tuned = folder / "tuned.toml"
         command = _compare_command(tuned, options, configs[0])
-        tuned.write_text(f"# {command}\n{settings(found, file)}", "utf-8")
+        write_text(tuned, f"# {command}\n{settings(found, file)}")
         typer.echo(f"the best settings of each method, for fairmargin compare: {tuned}")
 
 

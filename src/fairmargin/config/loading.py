@@ -24,6 +24,7 @@ from fairmargin.config.schema import (
 )
 from fairmargin.config.sections import Named, Section
 from fairmargin.data import DATASETS, is_own, own_kind, own_path
+from fairmargin.runtime.whole import refuse_links
 
 # Keys that were spelled differently in 0.1.0; still read from files, run folders and --set.
 OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
@@ -117,6 +118,7 @@ def load_resolved(file: Path) -> Config:
     Args:
         file: `config.toml` of a run folder.
     """
+    refuse_links(Path(file).parent)
     return Config(**_read(Path(file)))
 
 

@@ -14,6 +14,7 @@ from fairmargin.batch import Batch
 from fairmargin.data.samplers import PIXELS, Sampler, seeded
 from fairmargin.data.split import ArraySplit, FileSplit, Split
 from fairmargin.data.views import PartOf, Views
+from fairmargin.runtime.safe_path import safe_path
 
 
 class Loader:
@@ -140,7 +141,7 @@ class Loader:
         fetch = _Fetch(self.split, parts)
         if self.workers == 0 or isinstance(self.split, ArraySplit):
             return map(fetch.__getitem__, range(len(parts)))
-        return DataLoader(
+        loader = DataLoader(
             fetch,
             batch_size=None,
             num_workers=self.workers,
@@ -148,6 +149,9 @@ class Loader:
             # Without one it would draw from the global generator, and workers would change the run.
             generator=torch.Generator(),
         )
+        # Its processes start when it is asked for an iterator.
+        with safe_path():
+            return iter(loader)
 
 
 class _Fetch(Dataset[Tensor]):

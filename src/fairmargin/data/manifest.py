@@ -22,6 +22,7 @@ from fairmargin.checks import check_choice
 from fairmargin.data.decode import Decoder, UnreadableImage, check_file, open_rgb
 from fairmargin.data.drafts import NOWHERE, Draft, Sample, folder_drafts, manifest_drafts
 from fairmargin.data.table import BadManifest, RowProblem, natural_order
+from fairmargin.runtime.safe_path import safe_path
 
 Check = Literal["decode", "exists"]
 # What looking at a file gives: its pixels, the reason why there are none, or nothing to say.
@@ -207,5 +208,6 @@ def _look_at_all(
     number = min(workers, len(paths) // ROWS_PER_PROCESS)
     if number < 2:
         return [look(path) for path in paths]
-    with ProcessPoolExecutor(number, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    pool = ProcessPoolExecutor(number, initializer=torch.set_num_threads, initargs=(1,))
+    with safe_path(), pool:
         return list(pool.map(look, paths, chunksize=32))

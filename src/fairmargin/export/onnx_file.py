@@ -23,7 +23,7 @@ from fairmargin.export.checked import Difference, compared, exportable, facts_of
 from fairmargin.export.model import Model, Weights, load
 from fairmargin.export.onnx_graph import preprocessing_graph
 from fairmargin.export.program import Program, example
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import write_atomically
 
 OPSET = 18  # the first whose Resize can smooth while it shrinks
 

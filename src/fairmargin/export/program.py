@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairmargin.export.checked import Difference, compared, exportable, facts_of, sample_pixels
 from fairmargin.export.model import Model, Weights, load
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import write_atomically
 
 FACTS = "fairmargin.json"  # among the program's extra files
 

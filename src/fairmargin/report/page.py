@@ -14,6 +14,7 @@ from fairmargin.report.grouping import parts_of, read_runs
 from fairmargin.report.runs import Estimate, Part, accuracy_meanings
 from fairmargin.report.words import count, percent, unbroken, whole
 from fairmargin.runs.record import RunRecord
+from fairmargin.runtime.whole import write_text
 
 # Rows of the group table that are not folded away.
 WORST = 8
@@ -41,9 +42,7 @@ def write_report(
             f"{target} is a folder; give the file to write, such as {target / 'report.html'}"
         )
     html = render(read_runs(runs), title=title, story=story)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(html, encoding="utf-8")
-    return target
+    return write_text(target, html)
 
 
 def render(runs: Sequence[RunRecord], *, title: str | None = None, story: str | None = None) -> str:

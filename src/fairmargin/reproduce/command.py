@@ -13,7 +13,7 @@ from fairmargin.reproduce.cells import EVERYTHING, FIGURES, STUDY, Cell, cells
 from fairmargin.reproduce.figures import curves, drawing
 from fairmargin.reproduce.ledger import Say
 from fairmargin.reproduce.readings import DEFAULT_READINGS
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import write_atomically
 from fairmargin.sweep.base import Engine
 from fairmargin.sweep.local import HERE
 

@@ -12,7 +12,7 @@ from typing import Any
 from fairmargin.config import toml
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.published import Published
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import write_atomically
 
 
 def path_of(cell: Cell) -> Path:

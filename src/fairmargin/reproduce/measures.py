@@ -19,7 +19,7 @@ from fairmargin.data.sources import MissingData, data_root
 from fairmargin.data.split import FileSplit
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunRecord
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import write_atomically
 
 # Written into a run folder of 9-Class ImageNet: its texture-unbiased accuracy, the paper's UNB.
 UNBIASED = "unbiased.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 from fairmargin.reproduce import orderings
 from fairmargin.reproduce.ledger import Line, text
 from fairmargin.reproduce.published import as_printed
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import write_atomically
 from fairmargin.sweep.compare import spread
 
 BEGIN = "<!-- results: begin -->"

@@ -17,13 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairmargin.runtime.files import (
-    CheckpointError,
-    DamagedCheckpoint,
-    remove,
-    write_atomically,
-    write_failure,
-)
+from fairmargin.runtime.files import CheckpointError, DamagedCheckpoint
+from fairmargin.runtime.whole import remove, write_atomically, write_failure
 
 FORMAT = 1
 MAGIC = b"fairmargin checkpoint "

@@ -1,5 +1,6 @@
 """The environment of a run: versions, device, commit, command."""
 
+import os
 import platform
 import re
 import shlex
@@ -13,6 +14,9 @@ import numpy as np
 import torch
 
 from fairmargin.version import __version__
+
+# Settings of git under which a repository's own settings start no program.
+HARMLESS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 
 
 def environment(
@@ -52,23 +56,32 @@ def environment(
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Return the commit of the checkout this package runs from, else of the current folder."""
-    package = Path(__file__).parent
+    """Return the commit of the checkout that this package runs from; None if it runs from none.
+
+    The current folder is never asked about: it may belong to anybody, and git runs commands that a
+    repository's settings name.
+    """
+    package = Path(__file__).resolve().parent
     # A package installed inside another project's checkout is not part of that project.
-    own = _git(package, "ls-files", "--error-unmatch", Path(__file__).name) is not None
-    folder = package if own else Path.cwd()
-    commit = _git(folder, "rev-parse", "HEAD")
+    if _git(package, "ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    commit = _git(package, "rev-parse", "HEAD")
     if commit is None:
         return None
     # Untracked files, such as run folders, do not change the code that ran.
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    changed = _git(package, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules")
     return {"commit": commit, "dirty": bool(changed)}
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+    """What git says about a folder; None if it says nothing. It runs no hook and no monitor."""
+    command = ["git", "--no-optional-locks", *HARMLESS, "-C", str(folder), *words]
+    # Variables such as GIT_DIR would name another repository.
+    variables = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=False, env=variables
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

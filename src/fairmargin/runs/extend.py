@@ -24,7 +24,8 @@ from fairmargin.runs.record import (
     RunRecord,
     is_run,
 )
-from fairmargin.runtime.files import load_weights, write_atomically
+from fairmargin.runtime.files import load_weights
+from fairmargin.runtime.whole import write_atomically
 
 # Settings that a run may go on with in a new folder, besides those that change nothing.
 EXTENDS = ("train.epochs ", "train.steps ", "evaluate.")

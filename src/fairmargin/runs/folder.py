@@ -35,7 +35,14 @@ from fairmargin.runs.record import (
     read_events,
     read_json,
 )
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import (
+    PART,
+    LinkError,
+    open_plain,
+    refuse_links,
+    remove,
+    write_atomically,
+)
 
 __all__ = [
     "CONFIG",
@@ -74,11 +81,16 @@ class RunFolder:
 
     def create(self) -> "RunFolder":
         """Make the folder if it does not exist, and check that files can be written into it."""
-        probe = self.path / f".probe.{os.getpid()}"
+        probe = self.path / f".probe.{os.getpid()}.part"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"writable")
+            refuse_links(self.path)
+            remove([probe])
+            with open_plain(probe, "xb") as file:
+                file.write(b"writable")
             probe.unlink()
+        except LinkError as error:
+            raise RunError(str(error)) from None
         except OSError as error:
             with contextlib.suppress(OSError):
                 probe.unlink()
@@ -175,23 +187,29 @@ class RunFolder:
             return
         import fcntl
 
-        with (self.path / ".lock").open("a+") as file:
+        with open_plain(self.path / ".lock", "a+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 # Some network file systems have no locks; a run there goes on without one.
                 if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                     file.seek(0)
-                    number = file.read(20).strip()
+                    number = file.read(20).strip().decode("ascii", "replace")
                     process = f"another process (process {number})" if number else "another process"
                     raise Locked(
                         f"{process} is writing into {self.path}; "
                         "wait for it, or choose another folder with --out"
                     ) from None
             file.truncate(0)
-            file.write(f"{os.getpid()}\n")
+            file.write(f"{os.getpid()}\n".encode())
             file.flush()
+            self._clean_up()
             yield
+
+    def _clean_up(self) -> None:
+        """Remove what processes left that were killed while they wrote into this folder."""
+        for place in (self.path, self.checkpoints):
+            remove(place.glob(f".*{PART}"))
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self._replace(name, to_json(content, indent=1).encode("utf-8"))
@@ -230,7 +248,7 @@ class Metrics:
             self.truncate(self._size())
         try:
             # A single write, so that a reader hardly ever sees half a line.
-            with self.path.open("ab") as file:
+            with open_plain(self.path, "ab") as file:
                 file.write(line)
         except OSError as error:
             self._continues = False
@@ -242,7 +260,7 @@ class Metrics:
         """Flush the file to disk and return its length in bytes, for a checkpoint to remember."""
         if not self.path.exists():
             return 0
-        with self.path.open("ab") as file:
+        with open_plain(self.path, "ab") as file:
             os.fsync(file.fileno())
         return self._size()
 
@@ -253,7 +271,7 @@ class Metrics:
             position: of `position`, in bytes.
         """
         if self.path.exists():
-            with self.path.open("r+b") as file:
+            with open_plain(self.path, "r+b") as file:
                 whole = file.read(position).rfind(b"\n") + 1
                 file.truncate(whole)
         self._continues = True

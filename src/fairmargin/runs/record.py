@@ -30,6 +30,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmargin.runtime.whole import LinkError, refuse_links
+
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
 DATA = "data.json"
@@ -75,6 +77,10 @@ class RunRecord:
                 stopped before it wrote anything else.
         """
         path = Path(path)
+        try:
+            refuse_links(path)
+        except LinkError as error:
+            raise RunError(str(error)) from None
         config = path / CONFIG
         if not config.is_file():
             raise RunError(

@@ -1,19 +1,17 @@
-"""Files that are written whole or not at all, and weights as safetensors.
+"""Weights as safetensors files, and what is wrong with a damaged one.
 
 Reading one never executes code.
 """
 
-import contextlib
-import errno
-import os
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+
+from fairmargin.runtime.whole import write_atomically, write_failure
 
 
 class CheckpointError(OSError):
@@ -79,72 +77,3 @@ def load_weights(
             return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise DamagedCheckpoint(path, f"it is not a whole safetensors file ({error})") from error
-
-
-def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
-    """Write the parts, one after another, to the file `path`.
-
-    Afterwards the file holds all of them, or what it held before.
-
-    Args:
-        path: in a folder that exists.
-        parts: contents of the file.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        remove([temporary])
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make sure that a rename has reached the disk; some file systems cannot be asked."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def remove(paths: Iterable[Path]) -> None:
-    """Remove files; what cannot be removed now is left for another save."""
-    for path in list(paths):
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def write_failure(error: OSError, path: Path, size: int) -> str:
-    """Return a message about a file of `size` bytes that could not be written.
-
-    Args:
-        error: what the system said.
-        path: of the file.
-        size: of the file in bytes.
-    """
-    space = _free_bytes(path.parent)
-    free = "" if space is None else f", {_in_units(space)} are free"
-    return f"cannot write {path}: {error.strerror or error} (it needs {_in_units(size)}{free})"
-
-
-def _free_bytes(folder: Path) -> int | None:
-    """Free bytes in the nearest folder that exists."""
-    for place in (folder, *folder.parents):
-        with contextlib.suppress(OSError):
-            return shutil.disk_usage(place).free
-    return None
-
-
-def _in_units(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size:,} bytes"

@@ -31,7 +31,7 @@ from fairmargin.methods.catalog import card_of
 from fairmargin.run import run
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunRecord
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import write_atomically
 from fairmargin.sweep.base import Engine, check_shared, prepare, run_tasks
 from fairmargin.sweep.local import HERE
 from fairmargin.sweep.search import MakeSearch, OptunaSearch, Trial

@@ -23,6 +23,7 @@ import torch
 
 from fairmargin.runs import progress
 from fairmargin.runtime import threads
+from fairmargin.runtime.safe_path import safe_path
 from fairmargin.runtime.signals import Interrupted, stop_requests
 
 # Seconds until a request to stop is noticed.
@@ -141,7 +142,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, threads_each))
-        with _ctrl_c_blocked():
+        with _ctrl_c_blocked(), safe_path():
             process.start()
         # When the worker's own copy of its end is closed too, the worker is known to be dead.
         theirs.close()

@@ -18,7 +18,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fairmargin.runtime.files import write_atomically
+from fairmargin.runtime.whole import write_atomically
 
 # Inches.
 WIDTH = 7.0
