@@ -49,7 +49,8 @@ def test_an_unfinished_run_has_no_outcome(run):
     (run / "result.json").write_text("{}")
     record = RunRecord.read(run)
     assert record.finished
-    assert record.outcome == {}
+    with pytest.raises(RunError, match=r"result\.json is damaged.*test is missing"):
+        _ = record.outcome
 
 
 def test_a_folder_with_a_configuration_alone_may_be_a_run_that_has_begun(run):

@@ -203,7 +203,7 @@ class Judged:
             raise CannotCheckError(
                 f"{run} is not finished; continue it: fairmargin train --resume {run}"
             )
-        test = record.result["test"]
+        test = record.outcome["test"]
         if classifier not in test:
             raise CannotCheckError(
                 f"{run} has no classifier {classifier!r}; it evaluated {', '.join(map(repr, test))}"
@@ -216,6 +216,12 @@ class Judged:
         """Return one check for each limit; the arguments are those of `checks` in this module."""
         found = {limit.name: self._measured(limit.name) for limit in limits}
         missing = [name for name, at in found.items() if at is None]
+        unknown = [name for name, at in found.items() if at is not None and at["value"] is None]
+        if unknown:
+            raise CannotCheckError(
+                f"{self.run}: cannot check {', '.join(unknown)}: what was measured is not a finite "
+                "number; evaluate the run again"
+            )
         if missing:
             why = "its test set has no samples that say anything about it"
             if self.result["groups"] is None:

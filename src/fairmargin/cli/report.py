@@ -18,4 +18,7 @@ def report(
     from fairmargin.runs.record import find_runs
 
     with exit_on_user_error():
-        typer.echo(f"report: {write_report(find_runs(runs), out, title=title)}")
+        page = write_report(
+            find_runs(runs), out, title=title, say=lambda text: typer.echo(text, err=True)
+        )
+        typer.echo(f"report: {page}")

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,24 +25,50 @@ OF_THE_METHOD = {
     "data.clusters", "data.clusters_of",
 }  # fmt: skip
 
+# Entries of data.json that a report cannot do without.
+NEEDED = ("class_names", "sizes")
+
 Settings = dict[str, Any]
 
 
-def read_runs(folders: Iterable[Path]) -> list[RunRecord]:
-    """Read run folders, each once; refuse one that has a result but no description of its data.
+def read_runs(
+    folders: Iterable[Path], say: Callable[[str], None] = warnings.warn
+) -> list[RunRecord]:
+    """Read run folders, each once, with all that a report needs of them.
+
+    One that cannot be read is left out, unless none can.
 
     Args:
         folders: of runs, finished or not.
+        say: is told what is left out, and why.
     """
-    records = []
+    records, wrong = [], []
     for folder in dict.fromkeys(Path(folder).resolve() for folder in folders):
-        record = RunRecord.read(folder, begun=True)
-        if record.finished and not record.data:
-            raise RunError(
-                f"{folder} has a {RESULT} and no {DATA}: it is not whole. Copy the run folder again"
-            )
-        records.append(record)
+        try:
+            records.append(_read(folder))
+        except RunError as found:
+            wrong.append(found)
+    if wrong and not records:
+        raise wrong[0]
+    for error in wrong:
+        say(f"left out: {error}")
     return records
+
+
+def _read(folder: Path) -> RunRecord:
+    """Read a run. One that has a result and no description of its data is not whole."""
+    record = RunRecord.read(folder, begun=True)
+    if not record.finished:
+        return record
+    missing = [name for name in NEEDED if not record.data.get(name)]
+    if not record.data or missing:
+        lacks = f"no {DATA}" if not record.data else f"a {DATA} without {' and '.join(missing)}"
+        raise RunError(
+            f"{folder} has a {RESULT} and {lacks}: it is not whole. Copy the run folder again"
+        )
+    # Looked at now, so that a damage is noticed here.
+    _ = record.outcome
+    return record
 
 
 def parts_of(runs: Sequence[RunRecord]) -> list[Part]:

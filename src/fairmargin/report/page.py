@@ -3,7 +3,8 @@
 Only files are read: no model, no data, no network.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fairmargin.report import charts, figures, tables, template, words
 from fairmargin.report.grouping import parts_of, read_runs
 from fairmargin.report.runs import Estimate, Part, accuracy_meanings
 from fairmargin.report.words import count, percent, unbroken, whole
-from fairmargin.runs.record import RunRecord
+from fairmargin.runs.record import RunError, RunRecord
 from fairmargin.runtime.whole import write_text
 
 # Rows of the group table that are not folded away.
@@ -21,7 +22,12 @@ WORST = 8
 
 
 def write_report(
-    runs: Sequence[Path], target: Path, *, title: str | None = None, story: str | None = None
+    runs: Sequence[Path],
+    target: Path,
+    *,
+    title: str | None = None,
+    story: str | None = None,
+    say: Callable[[str], None] = warnings.warn,
 ) -> Path:
     """Write one HTML page about the runs to `target` and return its path.
 
@@ -32,6 +38,7 @@ def write_report(
         title: of the window, and the line above the answer.
         story: the paragraphs below the answer, as plain text with blank lines between them. None
             tells how far the bias gives the label away in the training and in the test images.
+        say: is told which runs are left out because they cannot be read.
     """
     if not runs:
         raise ValueError(
@@ -41,8 +48,18 @@ def write_report(
         raise ValueError(
             f"{target} is a folder; give the file to write, such as {target / 'report.html'}"
         )
-    html = render(read_runs(runs), title=title, story=story)
-    return write_text(target, html)
+    records = read_runs(runs, say)
+    while True:
+        try:
+            html = render(records, title=title, story=story)
+            return write_text(target, html)
+        except RunError as error:
+            # Arrays are read when a chart needs them.
+            whole = [record for record in records if record.path != error.run]
+            if len(whole) in (0, len(records)):
+                raise
+            say(f"left out: {error}")
+            records = whole
 
 
 def render(runs: Sequence[RunRecord], *, title: str | None = None, story: str | None = None) -> str:

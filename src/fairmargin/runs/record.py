@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmargin.runs import shapes
 from fairmargin.runtime.whole import LinkError, refuse_links
 
 CONFIG = "config.toml"
@@ -46,11 +47,21 @@ TRACKED = "trackers.json"
 TEST = "test"
 EXAMPLES = "examples"
 
+AGAIN = "Copy the run folder again, or leave this run out"
+
 Arrays = dict[str, NDArray[Any]]
 
 
 class RunError(OSError):
-    """A run folder cannot be written or read; the message names file, cause and remedy."""
+    """A run folder cannot be written or read; the message names file, cause and remedy.
+
+    Args:
+        run: the folder, where that is known.
+    """
+
+    def __init__(self, *message: object, run: Path | None = None) -> None:
+        super().__init__(*message)
+        self.run = run
 
 
 @dataclass(frozen=True)
@@ -93,13 +104,15 @@ class RunRecord:
                 f'{ENVIRONMENT}. Give a folder that "fairmargin train" wrote'
             )
         text = _read_text(config)
+        data = _read_shaped(path / DATA, shapes.DATA) or {}
+        result = _read_shaped(path / RESULT, shapes.RESULT)
         return RunRecord(
             path=path,
             config=_parse_toml(config, text),
-            environment=read_json(path / ENVIRONMENT) or {},
-            data=read_json(path / DATA) or {},
+            environment=_read_shaped(path / ENVIRONMENT, shapes.ENVIRONMENT) or {},
+            data=data,
             metrics=read_events(path / METRICS),
-            result=read_json(path / RESULT),
+            result=result,
             config_text=text,
         )
 
@@ -108,12 +121,18 @@ class RunRecord:
         """True if the run has a result."""
         return self.result is not None
 
-    @property
+    @cached_property
     def outcome(self) -> dict[str, Any]:
-        """The content of result.json; RunError if the run is not finished."""
+        """The content of result.json; RunError if the run is not finished, or it is not whole."""
         if self.result is None:
             raise RunError(
                 f"{self.path} is not finished; continue it: fairmargin train --resume {self.path}"
+            )
+        wrong = shapes.problem(self.result, shapes.RESULT)
+        wrong = wrong or shapes.problem_between(self.result, self.data)
+        if wrong:
+            raise RunError(
+                f"{self.path / RESULT} is damaged, or {DATA} is: {wrong}. {AGAIN}", run=self.path
             )
         return self.result
 
@@ -151,7 +170,15 @@ class RunRecord:
     @cached_property
     def test(self) -> Arrays:
         """Arrays of test.npz, read once; empty if there is no such file."""
-        return self.arrays(TEST) if self.has_arrays(TEST) else {}
+        if not self.has_arrays(TEST):
+            return {}
+        arrays = self.arrays(TEST)
+        wrong = shapes.problem_of_arrays(arrays, self.data)
+        if wrong:
+            file = self.path / f"{TEST}.npz"
+            message = f"{file} is damaged: {wrong}; evaluate the run again"
+            raise RunError(message, run=self.path)
+        return arrays
 
     @cached_property
     def examples(self) -> Arrays:
@@ -177,7 +204,8 @@ class RunRecord:
         # The zip file, the array's header and its length each raise errors of their own.
         except Exception as error:
             raise RunError(
-                f"{file} is damaged ({type(error).__name__}: {error}); evaluate the run again"
+                f"{file} is damaged ({type(error).__name__}: {error}); evaluate the run again",
+                run=self.path,
             ) from error
 
     def _settings(self, section: str) -> dict[str, Any]:
@@ -216,6 +244,15 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
+def _read_shaped(file: Path, shape: shapes.Shape) -> dict[str, Any] | None:
+    """Read a JSON file that has to have this shape; None if there is no such file."""
+    content = read_json(file)
+    wrong = None if content is None else shapes.problem(content, shape, partial=True)
+    if wrong:
+        raise RunError(f"{file} is damaged: {wrong}. {AGAIN}")
+    return content
+
+
 def read_json(file: Path) -> dict[str, Any] | None:
     """Read a JSON file that holds an object; None if there is no such file.
 
@@ -225,15 +262,12 @@ def read_json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        content = json.loads(_read_text(file))
+        content = _parsed(_read_text(file))
     except ValueError as error:
-        raise RunError(
-            f"{file} is not valid JSON: {error}. Copy the run folder again, or leave this run out"
-        ) from error
+        raise RunError(f"{file} is not valid JSON: {error}. {AGAIN}") from error
     if not isinstance(content, dict):
         raise RunError(
-            f"{file} holds a {type(content).__name__} and should hold an object; "
-            "copy the run folder again, or leave this run out"
+            f"{file} holds a {type(content).__name__} and should hold an object. {AGAIN}"
         )
     return content
 
@@ -252,24 +286,43 @@ def read_events(file: Path) -> list[dict[str, Any]]:
     events = []
     for number, line in enumerate(lines, 1):
         try:
-            event = json.loads(line)
+            event = _parsed(line.decode("utf-8"))
         except ValueError as error:
             raise RunError(
                 f"{file}, line {number} is not JSON ({error}); remove that line"
             ) from error
         if not isinstance(event, dict):
             raise RunError(f"{file}, line {number} is not a JSON object; remove that line")
+        wrong = shapes.problem_of_event(event)
+        if wrong:
+            raise RunError(f"{file}, line {number} is damaged: {wrong}; remove that line")
         events.append(event)
     return events
 
 
+def _parsed(text: str) -> Any:
+    """JSON as the standard has it: without NaN and Infinity, and not too deep to be read."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
 def _parse_toml(file: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise RunError(
             f"{file} is not valid TOML: {error}. Run the training again, or leave this run out"
         ) from error
+    wrong = shapes.problem(content, shapes.CONFIG, partial=True)
+    if wrong:
+        raise RunError(f"{file} is damaged: {wrong}. {AGAIN}")
+    return content
 
 
 def _read_text(file: Path) -> str:
