@@ -59,7 +59,9 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        power = power_of_two(x.abs().amax(-1, keepdim=True)) if x.shape[-1] else 1
+        # Exported graphs have no bits of numbers; their features are those of a trained network.
+        plain = torch.compiler.is_exporting() or not x.shape[-1]
+        power = 1 if plain else power_of_two(x.abs().amax(-1, keepdim=True))
         scaled = x / power
         length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
         length = torch.where(length > 0, length, 1)

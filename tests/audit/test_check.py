@@ -121,7 +121,9 @@ def write_grouped_run(folder, sizes, wrong):
     answers = torch.tensor([1 - y if (y, b) in wrong else y for y, b in cells])
     judged = judge(5.0 * torch.nn.functional.one_hot(answers, 2), labels, bias, info, resamples=50)
     result = json.loads((folder / "result.json").read_text("utf-8"))
-    (folder / "result.json").write_text(json.dumps(result | {"test": {"own": judged}, "extra_tests": {}}), "utf-8")
+    (folder / "result.json").write_text(
+        json.dumps(result | {"test": {"own": judged}, "extra_tests": {}}), "utf-8"
+    )
     names = {"class_names": info.class_names, "bias_names": info.bias_names}
     names["counts"] = info.counts.tolist()
     data = json.loads((folder / "data.json").read_text("utf-8"))

@@ -2,7 +2,6 @@
 
 from typing import Literal, get_args
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.checks import check_choice
@@ -27,10 +26,7 @@ class Head(nn.Module):
         self.out = out
 
     def forward(self, features: Tensor) -> Tensor:
-        z = full_precision(self.layers(features))
-        # A diverging network must not look like one whose vectors are zero. Exported graphs know
-        # the plain form only.
-        return unit(z) if self.training else F.normalize(z, dim=-1, eps=1e-12)
+        return unit(full_precision(self.layers(features)))
 
 
 def projection_head(kind: HeadKind, dim: int, out: int = 128) -> Head:
