@@ -1,5 +1,6 @@
 """Two processes under `torchrun` take the same first step as one with the whole batch."""
 
+import json
 import os
 import subprocess
 import sys
@@ -99,3 +100,40 @@ def test_the_group_and_its_threads_end_with_the_run(tmp_path):
     torchrun(2, str(script), str(tmp_path))
     for rank in "01":
         assert (tmp_path / rank).read_text() == "[(2, True), (1, False)]"
+
+
+@pytest.fixture(scope="module")
+def disagreements(tmp_path_factory):
+    """{what differs: what the first and what the second process said}."""
+    folder = tmp_path_factory.mktemp("ranks")
+    torchrun(2, str(HERE / "torchrun_ranks.py"), str(folder))
+    both = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return {name: (both[0][name], both[1][name]) for name in both[0]}
+
+
+def test_processes_that_agree_train(disagreements):
+    assert disagreements["nothing"] == ("trained", "trained")
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("seed", "rank 1 has seed = 1, rank 0 has 0"),
+        ("learning rate", "rank 1 has players.main.lr = 0.5, rank 0 has "),
+        ("images", "rank 1 has data.rho = 0.5"),
+        ("test images", "rank 1 has data.test = 90, rank 0 has 100"),
+        ("batch size", "rank 1 has train.batch_size = 40, rank 0 has 50"),
+        ("option of the method", "rank 1 has method.lambda = 0.5"),
+        ("network", "rank 1 has network.widths = [4, 16]"),
+        ("weights", "at step 2: rank 1 has another method.encoder"),
+        ("statistics", "running_mean"),
+        ("momentum", "rank 1 has another players.main.state"),
+        ("position", "rank 1 has loader.epoch = 1, rank 0 has 0"),
+    ],
+)
+def test_processes_that_differ_stop_and_say_in_what(disagreements, what, said):
+    """Before, each of these trained on and ended with exit code 0."""
+    first, second = disagreements[what]
+    assert said in first
+    assert first == second
+    assert "Start all ranks with the same command" in first

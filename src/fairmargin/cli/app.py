@@ -21,6 +21,7 @@ from fairmargin.cli.reproduce import reproduce
 from fairmargin.cli.scores import scores
 from fairmargin.cli.train import train
 from fairmargin.cli.tune import tune
+from fairmargin.cli.verify import verify
 from fairmargin.runtime import start
 from fairmargin.version import __version__
 
@@ -59,6 +60,7 @@ app.command()(card)
 app.command()(report)
 app.command()(audit)
 app.command()(check)
+app.command()(verify)
 app.command()(scores)
 app.command()(reproduce)
 app.add_typer(data, name="data")

@@ -55,6 +55,7 @@ def evaluate(
     from fairmargin.config.code import named_again
     from fairmargin.evaluate import evaluate as measure
     from fairmargin.runs import build
+    from fairmargin.runs.integrity import check_file
     from fairmargin.runs.network import recorded_network
     from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunRecord
     from fairmargin.runtime.files import load_weights
@@ -74,10 +75,13 @@ def evaluate(
             return
         recorded = recorded_network(config, folder)
         data = build.data(config, recorded)
-        trained = RunRecord.read(folder).data
+        record = RunRecord.read(folder)
+        trained = record.data
         _same_classes(folder, trained["class_names"], data.info.class_names)
         method = build.method(config, data, trained=trained, network=recorded)
         file = folder / (WEIGHTS if weights == "last" else BEST)
+        if file.is_file():
+            check_file(file, record.result)
         method.load_state_dict(load_weights(file)[0])
         device = build.device(config.train.device)
         found = measure(

@@ -11,6 +11,7 @@ from fairmargin.config.loading import (
     load,
     load_resolved,
     override,
+    parse_resolved,
     presets,
     settings_of,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "load",
     "load_resolved",
     "override",
+    "parse_resolved",
     "presets",
     "settings_of",
 ]

@@ -122,6 +122,15 @@ def load_resolved(file: Path) -> Config:
     return Config(**_read(Path(file)))
 
 
+def parse_resolved(text: str) -> Config:
+    """Return the configuration that `dump` wrote into a text.
+
+    Args:
+        text: TOML.
+    """
+    return Config(**tomllib.loads(text))
+
+
 def override(config: Config, overrides: Sequence[str]) -> Config:
     """Return this configuration with some keys changed.
 

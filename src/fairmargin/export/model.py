@@ -18,6 +18,7 @@ from fairmargin.data.preprocessing import Picture, Preprocessing, preprocessing_
 from fairmargin.methods import Method
 from fairmargin.runs import build
 from fairmargin.runs.folder import CONFIG, RunError, RunRecord
+from fairmargin.runs.integrity import check_file
 from fairmargin.runs.network import recorded_network
 from fairmargin.runtime.files import load_weights
 
@@ -162,6 +163,7 @@ def load(
     info = info_of(record)
     network = recorded_network(config, folder)
     method = build.method_for(config, recorded_info(config, info, record.data), network)
+    check_file(file, record.result)
     tensors, _ = load_weights(file)
     try:
         method.load_state_dict(tensors)

@@ -120,6 +120,21 @@ def newest(folder: Path, device: torch.device | str = "cpu") -> Found | None:
     )
 
 
+def damaged(folder: Path) -> list[tuple[Path, str]]:
+    """Return the checkpoints that are not whole, and why.
+
+    Args:
+        folder: of the checkpoints; it need not exist.
+    """
+    found = []
+    for _, path in _all(folder):
+        try:
+            load(path)
+        except DamagedCheckpoint as error:
+            found.append((path, error.why))
+    return found
+
+
 def _all(folder: Path) -> list[tuple[int, Path]]:
     """List (step, path) of all checkpoints, by step."""
     if not folder.is_dir():

@@ -131,6 +131,7 @@ def extend(parent: Path, config: Config, out: Path) -> str:
         lines = metrics.read_bytes()[: state["metrics"]] if metrics.is_file() else b""
         write_atomically(out / METRICS, lines)
         state["metrics"] = len(lines)
+        state["config"] = dump(config)
         state["records"] = _records(parent, out, state["records"], difference(old, config))
         checkpoint.save(folder.checkpoints, found.step, state, keep=config.train.keep)
         folder.write_environment({"data": record.data_hashes, "parent": facts})

@@ -104,6 +104,10 @@ class RunFolder:
         environment = read_json(self.path / ENVIRONMENT) or {}
         return dict(environment.get("data") or {})
 
+    def environment(self) -> dict[str, Any]:
+        """What the run in this folder wrote about its environment; empty if it wrote nothing."""
+        return read_json(self.path / ENVIRONMENT) or {}
+
     def parent(self) -> dict[str, Any] | None:
         """Facts about the run that this one goes on from (`runs.extend`); None if there is none."""
         environment = read_json(self.path / ENVIRONMENT) or {}

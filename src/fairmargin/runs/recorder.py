@@ -11,23 +11,28 @@ import torch
 
 from fairmargin import evaluate
 from fairmargin.batch import Batch
-from fairmargin.config import Config, dump
+from fairmargin.config import Config, dump, parse_resolved, settings_of
 from fairmargin.data import Data, Split
 from fairmargin.data.preprocessing import preprocessing_of
 from fairmargin.loop import Training
-from fairmargin.runs import build, checkpoint
+from fairmargin.runs import build, checkpoint, provenance
 from fairmargin.runs.environment import environment
 from fairmargin.runs.examples import save_outputs
 from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.integrity import CHECKSUMS, checksums
 from fairmargin.runs.own import own_code
 from fairmargin.runs.progress import Display, Now
 from fairmargin.runs.trackers import Trackers
 from fairmargin.runtime import distributed
+from fairmargin.runtime.agreement import check_agreement, state_facts
 from fairmargin.runtime.files import CheckpointError, load_weights, save_weights
 from fairmargin.runtime.signals import Interrupted, Request
+from fairmargin.version import __version__
 
 # Mean similarity of a batch above which embeddings no longer tell samples apart.
 COLLAPSED = 0.98
+# What a process may ask of all of them after a step.
+SAVE, STOP = 1, 2
 
 
 class Recorder:
@@ -82,31 +87,49 @@ class Recorder:
         Args:
             command: the words of the command line, kept in environment.json.
         """
-        found = None
-        if self.writes:
+        found, hashes = None, {}
+        if self.writes or distributed.world_size() > 1:
             hashes = self.data.hashes | build.source(self.config)
+        check_agreement(self._settings() | hashes, "at the start")
+        if self.writes:
             found = checkpoint.newest(self.folder.checkpoints)
             if found:
                 self._refuse_other_data(hashes)
-            self._describe(command, hashes)
             for path, why in found.damaged if found else []:
                 self.display.say(
                     f"{path.name} cannot be used ({why}); going back to the one before it"
                 )
+            if found:
+                self._refuse_other_settings(found.state.get("config"))
         state = distributed.from_first_rank(found.state if found else None)
         if state is not None:
             self.training.load_state_dict(state["training"])
             self.records = state["records"]
             self.warnings = state["warnings"]
             self.seconds_before = state["seconds"]
+        self._compare_ranks()
         for text in self.folder.network().get("warnings", []) if self.writes else []:
             self.display.say(f"warning: {text}")
         self.display.begin(self.training.step)
         if self.writes:
+            self._describe(command, hashes, self.training.step)
             say, step = self.display.say, self.training.step
             self.trackers = Trackers(self.config, self.folder, step, say)
             # Steps after the checkpoint are done again, so their metrics are removed.
             self.folder.metrics.truncate(state["metrics"] if state else 0)
+
+    def _refuse_other_settings(self, text: str | None) -> None:
+        """Refuse a checkpoint of other settings, where config.toml was lost or exchanged.
+
+        Args:
+            text: that configuration as TOML; None in checkpoints of older versions.
+        """
+        changes = [] if text is None else build.changed(parse_resolved(text), self.config)
+        if changes:
+            raise ValueError(
+                f"{self.folder.path} holds checkpoints of a run with another configuration: "
+                f"{', '.join(changes)}. Choose another folder with --out, or remove that one"
+            )
 
     def _refuse_other_data(self, hashes: dict[str, str]) -> None:
         before = self.folder.data_hashes()
@@ -119,14 +142,16 @@ class Recorder:
                 "Choose another folder with --out, or remove that one"
             )
 
-    def _describe(self, command: Sequence[str], hashes: dict[str, str]) -> None:
+    def _describe(self, command: Sequence[str], hashes: dict[str, str], step: int) -> None:
         info, data = self.data.info, self.data
         threads, processes = torch.get_num_threads(), distributed.world_size()
         self.folder.write_config(dump(self.config))
-        parent = self.folder.parent()
         facts = environment(self.training.device, threads, processes, command, hashes)
         facts |= own_code(self.config)
-        self.folder.write_environment(facts | ({"parent": parent} if parent else {}))
+        facts, changes = provenance.appended(self.folder.environment(), facts, step)
+        if changes:
+            self._warn(f"from step {step} on, {changes}: numbers may differ from those of one part")
+        self.folder.write_environment(facts)
         self.folder.write_data(
             {
                 "name": info.name,
@@ -144,6 +169,19 @@ class Recorder:
             }
         )
 
+    def _settings(self) -> dict[str, str]:
+        """What all processes of a run have to agree on before it begins, besides its data."""
+        settings = settings_of(self.config).items()
+        facts = {name: repr(value) for name, value in settings if name not in build.HARMLESS}
+        versions = {"torch": str(torch.__version__), "fairmargin": __version__}
+        return facts | versions
+
+    def _compare_ranks(self) -> None:
+        """Stop all processes if weights, statistics or optimizers of one are others."""
+        if distributed.world_size() > 1:
+            facts = state_facts(self.training.state_dict())
+            check_agreement(facts, f"at step {self.training.step}")
+
     def after_step(self, batch: Batch) -> None:
         """Log and save when it is time; raise `Interrupted`, after saving, if asked to stop.
 
@@ -156,11 +194,14 @@ class Recorder:
             log = training.step % settings.log_steps == 0
             if log or self.display.due():
                 self._read_step(log)
-            if time.monotonic() - self.saved >= settings.checkpoint_seconds:
-                self.save(must=False)
-        if distributed.any_rank(bool(self.stop), training.device):
+        due = self.writes and time.monotonic() - self.saved >= settings.checkpoint_seconds
+        asked = STOP if self.stop else SAVE if due else 0
+        wanted = distributed.largest(asked, training.device)
+        if wanted:
+            self._compare_ranks()
             if self.writes:
-                self.save()
+                self.save(must=wanted == STOP)
+        if wanted == STOP:
             raise Interrupted(
                 f"stopped at step {training.step} and saved; "
                 f"continue with: fairmargin train --resume {self.folder.path}",
@@ -214,6 +255,8 @@ class Recorder:
         """
         state = {
             "training": self.training.state_dict(),
+            # So that the state of another configuration is not taken for this run's.
+            "config": dump(self.config),
             "records": self.records,
             "warnings": self.warnings,
             "metrics": self.folder.metrics.position(),
@@ -235,6 +278,7 @@ class Recorder:
     def conclude(self) -> None:
         """Save the last state, evaluate the reported weights on the test sets, write the result."""
         training, config = self.training, self.config
+        self._compare_ranks()
         if not self.writes:
             return
         self.save()
@@ -279,6 +323,7 @@ class Recorder:
                 *self.warnings,
                 *judged.warnings,
             ],
+            CHECKSUMS: checksums(self.folder.path),
         }
         self.folder.write_result(result)
         if self.trackers is not None:
@@ -389,5 +434,10 @@ class Recorder:
                 f"(mean similarity {float(similarity):.3f}); raise method.alpha or "
                 "method.variance_floor, lower method.lambda, or use method.variant=authors"
             )
+            self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        """Say a warning now, and write it into the result."""
+        if text not in self.warnings:
             self.warnings.append(text)
-            self.display.say(f"warning: {text}")
+        self.display.say(f"warning: {text}")

@@ -151,18 +151,18 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
             gradient.copy_(mean.view_as(gradient))
 
 
-def any_rank(flag: bool, device: torch.device) -> bool:
-    """Return whether `flag` is true on some rank; all ranks get the same answer.
+def largest(value: int, device: torch.device) -> int:
+    """Return the largest of all ranks' values; all ranks get the same answer.
 
     Args:
-        flag: this rank's answer.
+        value: this rank's, a small whole number.
         device: where the collective runs.
     """
     if world_size() == 1:
-        return flag
-    value = torch.tensor([float(flag)], device=device)
-    dist.all_reduce(value, dist.ReduceOp.MAX)
-    return bool(value)
+        return value
+    box = torch.tensor([float(value)], device=device)
+    dist.all_reduce(box, dist.ReduceOp.MAX)
+    return int(box)
 
 
 def from_first_rank(value: Any) -> Any:
