@@ -18,12 +18,12 @@ from fairmargin.runtime.agreement import RanksDifferError
 from fairmargin.runtime.distributed import processes
 
 SMALL = [
-    "data.train=200",
+    "data.train=500",
     "data.test=100",
     "network.name=simple-conv-3",
     "network.stride=2",
     "network.widths=[4, 8]",
-    "train.epochs=2",
+    "train.epochs=1",
     "train.batch_size=50",
     "train.device=cpu",
     "train.checkpoint_seconds=0",
