@@ -171,6 +171,6 @@ def _check_weights(weights: Tensor, labels: Tensor, classes: Sequence[str], colu
     zeros = int((weights == 0).sum())
     unused = f", {zeros:,} of them 0" if zeros else ""
     return (
-        f'column "{column}": {float(weights.min()):g} to {float(weights.max()):g}{unused}; '
+        f'column "{column}": {float(weights.min()):.3g} to {float(weights.max()):.3g}{unused}; '
         f"{len(weights):,} samples, worth {effective:,.0f} equal ones"
     )
