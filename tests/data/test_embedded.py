@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from fairmargin.cli.app import app
 from fairmargin.data import build
-from fairmargin.data.embedded import holds_images
+from fairmargin.data.drafts import Columns
+from fairmargin.data.embedded import embedded_drafts, holds_images
 from fairmargin.data.table import BadManifest
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -172,10 +173,8 @@ def test_audit_and_training(tmp_path, monkeypatch):
 
 
 def test_training_rows_are_never_evaluated(tmp_path):
-    from fairmargin.data.embedded import Columns, tells_splits
-
     parquet.write_table(rows(4, split=["train"] * 4), tmp_path / "a.parquet")
     parquet.write_table(rows(4), tmp_path / "b.parquet")
     parquet.write_table(rows(4), tmp_path / "train.parquet")
-    found = [tells_splits(tmp_path / f"{name}.parquet", Columns()) for name in ("a", "b", "train")]
-    assert found == [True, False, True]
+    files = [tmp_path / f"{name}.parquet" for name in ("a", "b", "train")]
+    assert [embedded_drafts(file, Columns()).marked for file in files] == [True, False, True]

@@ -9,6 +9,7 @@ from fairmargin.data.samplers import (
     ClassBalanced,
     GroupBalanced,
     InOrder,
+    InProportion,
     Sampler,
     Shuffled,
     Weighted,
@@ -34,6 +35,7 @@ SAMPLERS = {
     "group-balanced": lambda seed: GroupBalanced(LABELS, BIAS, seed),
     "weighted": lambda seed: Weighted(bias_weights(LABELS, BIAS), 10, seed),
     "bias-aware": lambda seed: BiasAware(LABELS, BIAS, seed=seed),
+    "in-proportion": lambda seed: InProportion(1.0 + LABELS, seed=seed),
 }
 
 
@@ -190,3 +192,62 @@ def test_bias_aware_needs_room_for_a_pair():
         BiasAware(LABELS, BIAS).batches(0, 1)
     with pytest.raises(ValueError, match="per_batch must be at least 1"):
         BiasAware(LABELS, BIAS, per_batch=0)
+
+
+def test_in_proportion_draws_each_share_exactly_on_average():
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(500, generator=generator).square()
+    weights[::7] = 0
+    weights[3] = 20
+    share = 500 * weights.double() / weights.double().sum()
+    epochs = 400
+    counts = torch.zeros(500, dtype=torch.double)
+    sampler = InProportion(weights, seed=1)
+    for epoch in range(epochs):
+        drawn = torch.bincount(sampler.indices(epoch), minlength=500).double()
+        assert int(drawn.sum()) == 500
+        # Each comes its share of times, rounded down or up, in every epoch.
+        assert bool(((drawn - share).abs() < 1).all())
+        counts += drawn
+    assert bool((counts[::7] == 0).all())
+    # A rounded share has variance f(1 − f); five deviations of the mean over all epochs.
+    part = share - share.floor()
+    deviation = (part * (1 - part) / epochs).sqrt()
+    assert bool(((counts / epochs - share).abs() <= 5 * deviation + 1e-9).all())
+    # The order is random too: positions of the heaviest sample are spread over the epoch.
+    places = (sampler.indices(0) == 3).nonzero().double().mean()
+    assert 150 < float(places) < 350
+
+
+def test_in_proportion_with_equal_weights_shows_every_sample_once():
+    drawn = InProportion(torch.full((300,), 0.1), seed=2).indices(4)
+    assert torch.equal(drawn.sort().values, torch.arange(300))
+    assert not torch.equal(drawn, torch.arange(300))
+
+
+def test_in_proportion_balances_groups_and_keeps_weights_within_them():
+    labels, bias = biased(1000, 0.9, 3)
+    weights = torch.rand(1000, generator=torch.Generator().manual_seed(5)) + 0.1
+    groups = torch.stack([labels, bias], 1)
+    sampler = InProportion(weights, groups, seed=3)
+    counts = torch.zeros(1000, dtype=torch.double)
+    for epoch in range(300):
+        counts += torch.bincount(sampler.indices(epoch), minlength=1000)
+    _, group = groups.unique(dim=0, return_inverse=True)
+    number = int(group.max()) + 1
+    each = torch.zeros(number, dtype=torch.double).index_add(0, group, counts)
+    assert torch.allclose(each / each.sum(), torch.full((number,), 1 / number).double(), atol=1e-3)
+    totals = torch.zeros(number, dtype=torch.double).index_add(0, group, weights.double())
+    share = 1000 * weights.double() / totals[group] / number
+    part = share - share.floor()
+    deviation = (part * (1 - part) / 300).sqrt()
+    assert bool(((counts / 300 - share).abs() <= 5 * deviation + 1e-9).all())
+
+
+def test_in_proportion_refuses_what_cannot_be_drawn():
+    for weights in ([1.0, -1.0], [1.0, float("nan")], [float("inf"), 1.0], [0.0, 0.0]):
+        with pytest.raises(ValueError, match="must be finite"):
+            InProportion(torch.tensor(weights))
+    groups = torch.tensor([[0], [0], [1]])
+    with pytest.raises(ValueError, match="whose samples all have weight 0"):
+        InProportion(torch.tensor([1.0, 1.0, 0.0]), groups)

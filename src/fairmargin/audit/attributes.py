@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from fairmargin.audit.section import Progress, silent
 from fairmargin.data.decode import FORMATS
+from fairmargin.data.members import open_bytes, size_of
 from fairmargin.data.split import FileSplit, Split
 from fairmargin.data.table import find_column, natural_order, read_table
 from fairmargin.runtime.threads import one_thread
@@ -279,8 +280,8 @@ def file_attributes(split: Split, index: Tensor, progress: Progress = silent) ->
     for row, i in enumerate(index.tolist()):
         path = split.paths[i]
         # This reads the header only.
-        with Image.open(path, formats=FORMATS) as image:
-            facts[row] = *image.size, math.log10(path.stat().st_size)
+        with Image.open(open_bytes(path), formats=FORMATS) as image:
+            facts[row] = *image.size, math.log10(size_of(path))
         kinds.append(path.suffix.lower())
         if row % 256 == 255 or row + 1 == len(index):
             progress("looking at files", row + 1, len(index))

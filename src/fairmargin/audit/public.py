@@ -13,6 +13,7 @@ from fairmargin.config import Config, toml
 from fairmargin.data.embedded import holds_images
 from fairmargin.data.own import FloatViews, from_datasets
 from fairmargin.data.split import Data, FileSplit
+from fairmargin.data.webdataset import shard_fields, shards
 from fairmargin.runs import build
 
 
@@ -191,12 +192,17 @@ def columns_of(config: Config, data: Data) -> dict[str, list[str]]:
         data: the dataset.
     """
     table, options = config.data.root, config.data.options
-    if config.data.name != "folder" or table is None or table.is_dir():
+    if config.data.name != "folder" or table is None or not isinstance(data.train, FileSplit):
         return {}
-    if not isinstance(data.train, FileSplit) or holds_images(table):
+    used = [options.get("label_column", "label"), options.get("split_column", "split")]
+    used.append(options.get("weight_column"))
+    embedded = holds_images(table)
+    if embedded and shards(table):
+        fields = shard_fields(table, data.train.paths)
+        return {name: cells for name, cells in fields.items() if name not in used}
+    if embedded or table.is_dir():
         return {}
     path_column = options.get("path_column", "path")
-    used = (options.get("label_column", "label"), options.get("split_column", "split"))
     base = options.get("base", table.parent)
     return manifest_columns(
         table, data.train.paths, base=base, path_column=path_column, leave_out=used

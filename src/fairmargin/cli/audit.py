@@ -170,8 +170,12 @@ def _in_one_word(path: Path) -> str:
 
     A path inside the working folder starts there.
     """
+    from fairmargin.data.webdataset import is_pattern, plain_name
+
     path, here = Path(os.path.abspath(path)), Path.cwd()
-    if path.is_file():
+    if is_pattern(path):
+        path = path.with_name(plain_name(path))
+    elif path.is_file():
         path = path.with_suffix("")
     inside = path.relative_to(here if path.is_relative_to(here) else path.anchor)
     return "-".join(inside.parts) or path.name

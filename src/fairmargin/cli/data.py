@@ -78,7 +78,8 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            help="A dataset, a manifest (.csv, .tsv, .parquet), an image folder or an .npz file."
+            help="A dataset, a manifest (.csv, .tsv, .parquet), an image folder, tars or an .npz "
+            "file."
         ),
     ],
     root: Root = None,
@@ -93,6 +94,7 @@ def show(
     from fairmargin.data import DATASETS, build, is_own, options, own_kind, own_path
     from fairmargin.data.show import SplitName, draw
     from fairmargin.data.table import SHOWN
+    from fairmargin.data.webdataset import plain_name
 
     with exit_on_user_error():
         check_choice(split, "split", get_args(SplitName))
@@ -102,7 +104,7 @@ def show(
                 "--root is the folder of all data; "
                 f"the folder that the paths in {name} start from is --base"
             )
-        title = own_path(name).stem if own else name
+        title = plain_name(own_path(name)) if own else name
         if own:
             name, root = own_kind(name), own_path(name)
         check_choice(name, "dataset", DATASETS)

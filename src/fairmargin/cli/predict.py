@@ -27,8 +27,8 @@ def predict(
     images: Annotated[
         list[str],
         typer.Argument(
-            help="Image files, folders, patterns such as 'new/*.jpg', or tables with a path "
-            "column; .npz files for a model of embeddings."
+            help="Image files, folders, patterns such as 'new/*.jpg', tables with a path column, "
+            "or WebDataset tars; .npz files for a model of embeddings."
         ),
     ],
     out: Annotated[
@@ -50,6 +50,7 @@ def predict(
     Pictures that cannot be read are named and left out. Exit code 0 if all were classified,
     1 if some were left out, 2 if none could be.
     """
+    from fairmargin.data.members import shown
     from fairmargin.export.model import load, which_weights
     from fairmargin.runs import build
 
@@ -67,7 +68,7 @@ def predict(
         files = find_pictures(images, path_column)
         rows, features, skipped = _classify(model, files)
         for file, why in skipped[:NAMED]:
-            typer.echo(f"skipped {file}: {why}", err=True)
+            typer.echo(f"skipped {shown(file)}: {why}", err=True)
         if len(skipped) > NAMED:
             typer.echo(f"… and {len(skipped) - NAMED} more", err=True)
         if not rows:
@@ -113,7 +114,7 @@ def find_pictures(words: list[str], path_column: str = "path") -> list[Path]:
     """Files that the words of a command line name, each once, in order.
 
     Args:
-        words: files, folders (searched below), patterns, or tables (.csv, .tsv, .parquet).
+        words: files, folders (searched below), patterns, tables (.csv, .tsv, .parquet), or tars.
         path_column: of a table.
     """
     found: dict[Path, None] = {}
@@ -130,12 +131,16 @@ def find_pictures(words: list[str], path_column: str = "path") -> list[Path]:
 def _matches(word: str, path_column: str) -> Iterator[Path]:
     from fairmargin.data.decode import EXTENSIONS
     from fairmargin.data.table import find_column, read_table
+    from fairmargin.data.webdataset import shard_images, shards
 
     path = Path(word)
     if path.is_dir():
-        yield from sorted(
+        files = sorted(
             file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file()
         )
+        yield from files or shard_images(path)
+    elif shards(path):
+        yield from shard_images(path)
     elif path.suffix.lower() in (".csv", ".tsv", ".parquet"):
         header, rows = read_table(path)
         column = find_column(path, header, path_column, "path_column")
@@ -184,6 +189,7 @@ def _classify(
 
 
 def _write(model: "Model", rows: list[tuple[Path, "Tensor"]], out: Path | None) -> None:
+    from fairmargin.data.members import shown
     from fairmargin.runtime.whole import write_atomically
 
     text = io.StringIO()
@@ -192,7 +198,7 @@ def _write(model: "Model", rows: list[tuple[Path, "Tensor"]], out: Path | None) 
     for path, probabilities in rows:
         best = int(probabilities.argmax())
         each = [f"{value:.6f}" for value in probabilities.tolist()]
-        writer.writerow([path, model.class_names[best], each[best], *each])
+        writer.writerow([shown(path), model.class_names[best], each[best], *each])
     if out is None:
         typer.echo(text.getvalue(), nl=False)
         return
@@ -203,9 +209,12 @@ def _write(model: "Model", rows: list[tuple[Path, "Tensor"]], out: Path | None) 
 def _save_features(file: Path, paths: list[Path], features: "Tensor") -> None:
     import numpy as np
 
+    from fairmargin.data.members import shown
     from fairmargin.runtime.whole import write_atomically
 
     buffer = io.BytesIO()
-    np.savez(buffer, features=features.numpy(), paths=np.array([str(path) for path in paths]))
+    np.savez(
+        buffer, features=features.numpy(), paths=np.array([str(shown(path)) for path in paths])
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, buffer.getvalue())

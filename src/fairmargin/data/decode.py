@@ -14,6 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from fairmargin.checks import check_choice
+from fairmargin.data.members import is_member, open_bytes, size_of
 
 # One side of a square, or (height, width).
 ImageSize = int | tuple[int, int]
@@ -76,7 +77,7 @@ def open_rgb(path: Path) -> Image.Image:
     """
     check_file(path)
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(open_bytes(path), formats=FORMATS) as image:
             image.load()
             return _rgb(_upright(image))
     except UnidentifiedImageError:
@@ -93,6 +94,10 @@ def check_file(path: Path) -> None:
 
     Opening a pipe or a device would wait for ever.
     """
+    if is_member(path):
+        if size_of(path) == 0:
+            raise UnreadableImage(path, "an empty file (0 bytes)")
+        return
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -3,6 +3,7 @@
 `manifest` checks the files, and decides what is accepted.
 """
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class Sample:
         file: the path as written.
         bias: empty if unknown.
         split: "train", "valid" or "test".
+        weight: how often training draws it, beside others.
     """
 
     row: int | None
@@ -48,6 +50,7 @@ class Sample:
     label: str
     bias: str
     split: str
+    weight: float = 1.0
 
 
 @dataclass
@@ -58,6 +61,27 @@ class Draft:
     faults: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table say what.
+
+    Args:
+        bias: several are combined; of the default "bias", none is fine.
+        split: None uses the names of the files alone.
+        weight: of the sample weights; None for none.
+    """
+
+    label: str = "label"
+    bias: Sequence[str] | str = ("bias",)
+    split: str | None = "split"
+    weight: str | None = None
+
+    @property
+    def bias_names(self) -> tuple[str, ...]:
+        """The names of the columns of the bias."""
+        return column_names(self.bias)
+
+
 def manifest_drafts(
     path: Path,
     path_column: str,
@@ -65,6 +89,7 @@ def manifest_drafts(
     bias_columns: Sequence[str] | str,
     split_column: str | None,
     root: Path | None,
+    weight_column: str | None = None,
 ) -> list[Draft]:
     """Read a table into drafts with the faults that its rows show.
 
@@ -72,6 +97,7 @@ def manifest_drafts(
 
     Args:
         root: the folder that paths start from and may not leave; the manifest's own if None.
+        weight_column: of the sample weights; None for none.
     """
     path = Path(path)
     header, rows = read_table(path)
@@ -79,6 +105,9 @@ def manifest_drafts(
     label_at = find_column(path, header, label_column, "label_column")
     bias_at = bias_positions(path, header, bias_columns)
     split_at = split_position(path, header, split_column)
+    weight_at = None
+    if weight_column is not None:
+        weight_at = find_column(path, header, weight_column, "weight_column")
     folder = path.parent if root is None else root
     base = Path(os.path.abspath(folder))
 
@@ -107,9 +136,31 @@ def manifest_drafts(
         # Decoding puts this character in place of broken bytes.
         if any("\ufffd" in cell for cell in cells):
             faults.append("not UTF-8 text")
+        weight = parse_weight(None if weight_at is None else cells[weight_at], split)
+        if isinstance(weight, str):
+            faults.append(weight)
+            weight = 0.0
         bias = combine(cells[at] for at in bias_at)
-        drafts.append(Draft(Sample(row, file, found, label, bias, split), faults))
+        drafts.append(Draft(Sample(row, file, found, label, bias, split, weight), faults))
     return drafts
+
+
+def parse_weight(text: str | None, split: str) -> float | str:
+    """Return the weight of a sample, or what is wrong with it; 1 where weights do not matter.
+
+    Args:
+        text: as written; None if there are no weights.
+        split: only training samples are weighted.
+    """
+    if text is None or split != "train":
+        return 1.0
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not (math.isfinite(weight) and weight >= 0):
+        return f'the weight "{text.strip()}" is no finite number from 0 up'
+    return weight
 
 
 def column_names(columns: Sequence[str] | str) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Read Parquet and Arrow tables that hold the images themselves, as Hugging Face lays them out.
 
 The bytes of each image are written once into a folder below the user's cache, as they are; from
-there they are checked and decoded like any other files (`decode`).
+there they are checked and decoded like any other files (`decode`). WebDataset tars are read by
+`webdataset`, which unpacks nothing.
 """
 
 import hashlib
@@ -15,19 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairmargin.data.decode import EXTENSIONS
 from fairmargin.data.drafts import (
     NOWHERE,
     SPLITS,
+    Columns,
     Draft,
     Sample,
     bias_positions,
     combine,
+    parse_weight,
     place,
     split_position,
 )
 from fairmargin.data.sources import data_root
 from fairmargin.data.table import BadManifest, RowProblem, cell_text, find_column
+from fairmargin.data.webdataset import has_image_files, shard_drafts, shards
 
 PARQUET = (".parquet", ".pq")
 ENDINGS = (*PARQUET, ".arrow")
@@ -38,34 +41,38 @@ COMPLETE = "complete"
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Which columns of a table say what.
+class Embedded:
+    """Samples of data that hold the images themselves.
 
     Args:
-        bias: several are combined; of the default "bias", none is fine.
-        split: None uses the names of the files alone.
+        unpacked: folder into which the images were written; None if they stay where they are.
+        marked: the data tell which samples are for the test.
     """
 
-    label: str = "label"
-    bias: Sequence[str] | str = ("bias",)
-    split: str | None = "split"
+    drafts: list[Draft]
+    unpacked: Path | None
+    marked: bool
 
 
 def holds_images(path: Path) -> bool:
-    """Tell whether this is a table, or a folder of tables, with images inside.
+    """Tell whether these are tables or WebDataset tars with images inside.
 
     Args:
-        path: of people's own data.
+        path: of people's own data: a file, a folder of them, or a pattern of tars.
     """
     files = _files(path)
-    if not files:
+    tars = shards(path)
+    if not files and not tars:
         return False
     # A folder of image files may have a table of something else beside them.
-    levels = ("*/*", "*/*/*", "*/*/*/*")
-    if path.is_dir() and any(
-        file.suffix.lower() in EXTENSIONS for level in levels for file in path.glob(level)
-    ):
+    if path.is_dir() and has_image_files(path):
         return False
+    if tars and files:
+        raise ValueError(
+            f"{path} holds tar files and tables with images; put them into folders of their own"
+        )
+    if tars:
+        return True
     try:
         return _image_column(_schema(files[0])) is not None
     except ValueError:
@@ -75,35 +82,27 @@ def holds_images(path: Path) -> bool:
         raise
 
 
-def embedded_drafts(path: Path, columns: Columns) -> tuple[list[Draft], Path]:
-    """Unpack the images, and return the drafts of all rows and the folder of the images.
+def embedded_drafts(path: Path, columns: Columns) -> Embedded:
+    """Return the drafts of all rows, after unpacking the images of tables.
 
     A split comes from a column, or from the names: train-00000-of-00002.parquet, train/0.arrow.
 
     Args:
-        path: a table, or a folder of tables.
+        path: a file, a folder of files, or a pattern of tars.
         columns: which columns say what.
     """
+    if shards(path):
+        drafts, marked = shard_drafts(path, columns)
+        return Embedded(drafts, None, marked)
     files = _files(path)
     splits = {file: _split_of(file, path) for file in files}
     target = data_root(None) / "unpacked" / _digest(files)
     _unpack(files, target)
-    drafts: list[Draft] = []
+    drafts = []
     for number, file in enumerate(files):
         drafts += _rows(file, splits[file], columns, target / str(number))
-    return drafts, target
-
-
-def tells_splits(path: Path, columns: Columns) -> bool:
-    """Tell whether a table or folder says which of its rows are for the test.
-
-    Args:
-        path: a table, or a folder of tables.
-        columns: which columns say what.
-    """
-    if path.is_dir() or columns.split in _schema(path).names:
-        return True
-    return _split_of(path, path) is not None
+    marked = path.is_dir() or columns.split in _schema(path).names or splits[path] is not None
+    return Embedded(drafts, target, marked)
 
 
 def _files(path: Path) -> list[Path]:
@@ -269,7 +268,9 @@ def _rows(file: Path, split: str | None, columns: Columns, images: Path) -> list
     bias = [header[at] for at in bias_positions(file, header, columns.bias)]
     split_at = split_position(file, header, columns.split)
     split_column = None if split_at is None else header[split_at]
-    wanted = [columns.label, *bias, *([split_column] if split_column else [])]
+    if columns.weight is not None:
+        find_column(file, header, columns.weight, "weight_column")
+    wanted = [columns.label, *bias, *filter(None, (split_column, columns.weight))]
     named = {name: names for name, names in _class_names(schema).items() if name in wanted}
 
     def word(cells: dict[str, Any], column: str) -> str:
@@ -303,9 +304,13 @@ def _rows(file: Path, split: str | None, columns: Columns, images: Path) -> list
             known = SPLITS.get(written.casefold(), "")
             if not known:
                 faults.append(f'unknown split "{written}" (train, valid or test)')
+            weight = parse_weight(columns.weight and word(cells, columns.weight), known)
+            if isinstance(weight, str):
+                faults.append(weight)
+                weight = 0.0
             marked = combine(word(cells, name) for name in bias)
             name = f"{file.name}, image {row}"
-            drafts.append(Draft(Sample(row, name, where, label, marked, known), faults))
+            drafts.append(Draft(Sample(row, name, where, label, marked, known, weight), faults))
     return drafts
 
 

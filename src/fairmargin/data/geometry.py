@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from fairmargin.data.decode import FORMATS, UnreadableImage, check_file
+from fairmargin.data.members import open_bytes
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
@@ -71,7 +72,7 @@ def _read(path: Path) -> Image.Image:
     """Note: as in the public codes, EXIF rotation is ignored, unlike in `decode.open_rgb`."""
     check_file(path)
     try:
-        with Image.open(path, formats=FORMATS) as file:
+        with Image.open(open_bytes(path), formats=FORMATS) as file:
             return file.convert("RGB")
     # Pillow raises many kinds of errors for broken files.
     except Exception as error:

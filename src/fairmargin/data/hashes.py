@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fairmargin.data.members import size_of
+from fairmargin.data.webdataset import shards
+
 if TYPE_CHECKING:
     from fairmargin.data.split import Split
 
 # Images read at a time.
 HASHED_AT_ONCE = 1024
+# Of tar files: a few seconds' reading.
+CONTENT_BYTES = 1 << 30
 
 
 def data_hash(split: "Split") -> str:
-    """Return the sha256 of a split's labels, bias and pixels.
+    """Return the sha256 of a split's labels, bias, weights if it has any, and pixels.
 
     For a split of files (one with `paths`), the names below their common folder and the file sizes
     take the place of the pixels.
@@ -27,6 +32,9 @@ def data_hash(split: "Split") -> str:
         digest.update(f"{name} {length}\n".encode())
         if values is not None:
             digest.update(values.cpu().numpy().astype("<i8").tobytes())
+    weights = getattr(split, "weights", None)
+    if weights is not None:
+        digest.update(b"weights\n" + weights.cpu().numpy().astype("<f8").tobytes())
     paths = getattr(split, "paths", None)
     if paths is not None:
         for line in _names_and_sizes(paths):
@@ -42,13 +50,21 @@ def data_hash(split: "Split") -> str:
 def source_hash(root: Path) -> str:
     """Return the sha256 of a table of images, or of the names and sizes of a folder's files.
 
+    Of tar files, the content is taken up to `CONTENT_BYTES`, and names and sizes beyond.
+
     Args:
-        root: the table, or the folder whose files are taken at any depth.
+        root: the table, or the folder whose files are taken at any depth; or a pattern of tars.
     """
-    if root.is_file():
-        return hashlib.sha256(root.read_bytes()).hexdigest()
     digest = hashlib.sha256()
-    files = sorted(path for path in root.rglob("*") if path.is_file())
+    files = shards(root)
+    if files and sum(file.stat().st_size for file in files) <= CONTENT_BYTES:
+        for file in files:
+            with open(file, "rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        return digest.hexdigest()
+    if not files and root.is_file():
+        return hashlib.sha256(root.read_bytes()).hexdigest()
+    files = files or sorted(path for path in root.rglob("*") if path.is_file())
     for line in _names_and_sizes(files):
         digest.update(line)
     return digest.hexdigest()
@@ -58,4 +74,4 @@ def _names_and_sizes(paths: Sequence[Path]) -> Iterator[bytes]:
     folder = os.path.commonpath([path.absolute().parent for path in paths]) if paths else ""
     for path in paths:
         name = path.absolute().relative_to(folder).as_posix()
-        yield os.fsencode(name) + b"\0%d\n" % path.stat().st_size
+        yield os.fsencode(name) + b"\0%d\n" % size_of(path)

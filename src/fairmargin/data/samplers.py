@@ -117,11 +117,7 @@ class Weighted(Sampler):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        valid = self.weights.isfinite() & (self.weights >= 0)
-        if not valid.all() or not (self.weights > 0).any():
-            raise ValueError(
-                "sampling weights must be finite, none negative and at least one above 0"
-            )
+        _check_weights(self.weights)
         if self.ratio is not None and self.ratio < 1:
             raise ValueError(
                 "ratio must be at least 1 (all weights equal), or None for no clip; "
@@ -134,6 +130,71 @@ class Weighted(Sampler):
         if self.ratio is not None:
             weights = weights.clamp(max=self.ratio * float(weights[weights > 0].min()))
         return _draw(weights, seeded(ORDER, self.seed, epoch))
+
+
+@dataclass(frozen=True)
+class InProportion(Sampler):
+    """As many samples as there are, each in proportion to its weight, in random order.
+
+    n·w/Σw is how often a sample comes in an epoch: rounded down or up at random, so that the mean
+    over epochs is exact (systematic sampling). With equal weights every sample comes once, as in
+    `Shuffled`; one of weight 0 never comes.
+
+    Args:
+        weights: [N], of the samples.
+        groups: [N, …] values that make the groups; every group comes equally often, and weights
+            decide within it. None takes all samples together.
+    """
+
+    weights: Tensor
+    groups: Tensor | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_weights(self.weights)
+        if self.groups is not None and not bool((self._group_totals > 0).all()):
+            raise ValueError(
+                "balanced batches need every group, and there is a group whose samples all have "
+                "weight 0; give some of them a weight above 0, remove them, or set "
+                "data.sampler=shuffled"
+            )
+
+    def indices(self, epoch: int) -> Tensor:
+        """Positions of an epoch: those of each sample, floor or ceiling of its share."""
+        generator = seeded(ORDER, self.seed, epoch)
+        n = len(self.weights)
+        # In random order, since neighbors share what is rounded.
+        order = torch.randperm(n, generator=generator)
+        ends = self._shares[order].cumsum(0)
+        start = torch.rand((), generator=generator, dtype=torch.double)
+        # Positions start, start + 1, … below the end: a sample gets those within its share.
+        below = (ends - start).ceil().clamp(min=0, max=n).long()
+        below[-1] = n
+        times = below.diff(prepend=torch.zeros(1, dtype=torch.long))
+        drawn = order.repeat_interleave(times)
+        return drawn[torch.randperm(n, generator=generator)]
+
+    @cached_property
+    def _group_totals(self) -> Tensor:
+        """Sum of the weights in the group of each sample, [N]."""
+        assert self.groups is not None
+        _, group = self.groups.unique(dim=0, return_inverse=True)
+        totals = torch.zeros(int(group.max()) + 1, dtype=torch.double)
+        return totals.index_add(0, group, self.weights.double())[group]
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        """How often each sample comes in an epoch, on average, [N]; their sum is N."""
+        weights = self.weights.double()
+        if self.groups is not None:
+            weights = weights / self._group_totals
+        return len(weights) * weights / weights.sum()
+
+
+def _check_weights(weights: Tensor) -> None:
+    valid = weights.isfinite() & (weights >= 0)
+    if not valid.all() or not (weights > 0).any():
+        raise ValueError("sampling weights must be finite, none negative and at least one above 0")
 
 
 def bias_weights(labels: Tensor, bias: Tensor) -> Tensor:

@@ -43,11 +43,15 @@ class ArraySplit:
     """Small images, all in memory as one uint8 tensor; a batch is one indexing operation.
 
     Embeddings are kept in the same way, as float32 [N, D].
+
+    Args:
+        weights: double [N], by which training draws samples; None if all are equal.
     """
 
     pixels: Tensor  # uint8 [N, C, H, W]
     labels: Tensor
     bias: Tensor | None = None
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,7 +68,8 @@ class ArraySplit:
             index: int64 [n].
         """
         bias = None if self.bias is None else self.bias[index]
-        return ArraySplit(self.pixels[index], self.labels[index], bias)
+        weights = None if self.weights is None else self.weights[index]
+        return ArraySplit(self.pixels[index], self.labels[index], bias, weights)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:
         """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
@@ -86,6 +91,7 @@ class FileSplit:
     Args:
         decode: turns a file into uint8 [C, H, W], of one size for all files.
         still: how evaluation decodes, if training crops from larger pictures.
+        weights: double [N], by which training draws samples; None if all are equal.
     """
 
     paths: Sequence[Path]
@@ -93,6 +99,7 @@ class FileSplit:
     decode: Callable[[Path], Tensor]
     bias: Tensor | None = None
     still: Callable[[Path], Tensor] | None = None
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -109,7 +116,8 @@ class FileSplit:
         """
         paths = [self.paths[i] for i in index.tolist()]
         bias = None if self.bias is None else self.bias[index]
-        return replace(self, paths=paths, labels=self.labels[index], bias=bias)
+        weights = None if self.weights is None else self.weights[index]
+        return replace(self, paths=paths, labels=self.labels[index], bias=bias, weights=weights)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["FileSplit", "FileSplit"]:
         """Split into (train, valid), with `fraction` of every (label, bias) cell held out.

@@ -117,6 +117,9 @@ def _training_data(data: Mapping[str, Any]) -> str:
         f"{data['name']}: {sizes['train']:,} samples for training, "
         f"{sizes['valid']:,} for validation, {sizes['test']:,} for the test.",
     ]
+    weights = (data.get("notes") or {}).get("weights")
+    if weights:
+        lines += ["", f"Training drew its samples by weight: {weights}."]
     if data["bias_names"]:
         lines += ["", f"Training samples by class and {_cell('bias')}:", ""]
         lines.append("| class | " + " | ".join(map(_cell, data["bias_names"])) + " |")

@@ -13,15 +13,24 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fairmargin.checks import check_choice
 from fairmargin.export.checked import Difference, compared, exportable, facts_of, sample_pixels
 from fairmargin.export.model import Model, Weights, load
 from fairmargin.export.onnx_graph import preprocessing_graph
+from fairmargin.export.precision import (
+    Agreement,
+    Precision,
+    agreement,
+    check_agreement,
+    own_pictures,
+    reduced,
+)
 from fairmargin.export.program import Program, example
 from fairmargin.runtime.whole import write_atomically
 
@@ -36,7 +45,9 @@ def export_onnx(
     embeddings: bool = False,
     encoder: Any = None,
     trust_code: bool = False,
-) -> Difference:
+    precision: Precision = "fp32",
+    min_agreement: float | None = None,
+) -> Difference | Agreement:
     """Write a run's model as ONNX, check it in onnxruntime, and say how far the two differ.
 
     The graph takes `pixels`, uint8 [N, height, width, 3], and gives `logits` and `probabilities`
@@ -50,17 +61,38 @@ def export_onnx(
         embeddings: give the encoder's features as well, as `embeddings` [N, D].
         encoder: of a run with an encoder of your own; see `load`.
         trust_code: import the code that the folder names; see `load`.
+        precision: "fp16" and "int8" are smaller, and compared on test pictures of the run's data.
+        min_agreement: share of these that must keep the model's answer; None for 0.99 with fp16
+            and 0.95 with int8.
     """
+    check_choice(precision, "precision", get_args(Precision))
+    if precision == "fp32" and min_agreement is not None:
+        raise ValueError(
+            "a float32 file gives the model's answers up to rounding; leave --min-agreement out, "
+            "or choose --precision fp16 or int8"
+        )
+    if min_agreement is not None and not 0 <= min_agreement <= 1:
+        raise ValueError(f"--min-agreement is a share from 0 to 1; got {min_agreement:g}")
     onnx = _needed("onnx")
     _needed("onnxscript")
     runtime = _needed("onnxruntime")
     trained = load(run, weights=weights, encoder=encoder, trust_code=trust_code)
     model, target = exportable(trained), Path(file)
-    if model.preprocessing.takes_vectors:
-        graph = _of_vectors(onnx, model, embeddings)
-    else:
-        graph = _with_preprocessing(onnx, _network(onnx, model, embeddings), model)
-    for key, value in facts_of(Path(run), model).items():
+    vectors = model.preprocessing.takes_vectors
+    network = _of_vectors(onnx, model, embeddings) if vectors else _network(onnx, model, embeddings)
+    full_bytes = network.ByteSize()
+    pictures = None
+    if precision != "fp32":
+        if vectors:
+            raise ValueError(
+                "--precision is for networks of images; this one takes vectors, and is small: "
+                "leave it out"
+            )
+        pictures = own_pictures(Path(run), encoder, trust_code)
+        network = reduced(onnx, network, precision, model, pictures.train)
+    graph = network if vectors else _with_preprocessing(onnx, network, model)
+    facts = facts_of(Path(run), model) | {"precision": precision}
+    for key, value in facts.items():
         entry = graph.metadata_props.add()
         entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
     onnx.checker.check_model(graph)
@@ -75,7 +107,13 @@ def export_onnx(
         names = [output.name for output in session.get_outputs()]
         return {name: torch.from_numpy(np.asarray(x)) for name, x in zip(names, found, strict=True)}
 
-    difference = compared(model, answers, sample_pixels(Path(run), model), target)
+    if pictures is None:
+        difference: Difference | Agreement = compared(
+            model, answers, sample_pixels(Path(run), model), target
+        )
+    else:
+        difference = agreement(model, answers, pictures, full_bytes)
+        check_agreement(difference, precision, min_agreement, target)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, content)
     return difference

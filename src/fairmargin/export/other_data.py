@@ -17,8 +17,15 @@ from fairmargin.batch import DataInfo
 from fairmargin.data import own_path
 from fairmargin.data.arrays import read
 from fairmargin.data.datasets.embeddings import splits_of
-from fairmargin.data.drafts import SPLITS, Draft, column_names, folder_drafts, manifest_drafts
-from fairmargin.data.embedded import Columns, embedded_drafts, holds_images, tells_splits
+from fairmargin.data.drafts import (
+    SPLITS,
+    Columns,
+    Draft,
+    column_names,
+    folder_drafts,
+    manifest_drafts,
+)
+from fairmargin.data.embedded import embedded_drafts, holds_images
 from fairmargin.data.manifest import look_at_files
 from fairmargin.data.preprocessing import Preprocessing, Vector
 from fairmargin.data.split import ArraySplit, FileSplit, Split
@@ -165,8 +172,8 @@ def _drafts(path: Path, options: Mapping[str, Any]) -> list[Draft]:
     if holds_images(path):
         bias = options.get("bias_columns", ("bias",))
         columns = Columns(options.get("label_column", "label"), bias)
-        drafts, _ = embedded_drafts(path, columns)
-        marked = tells_splits(path, columns)
+        embedded = embedded_drafts(path, columns)
+        drafts, marked = embedded.drafts, embedded.marked
     elif path.is_dir():
         drafts = folder_drafts(path, bool(options.get("bias_level", False)))
         marked = any(each.is_dir() and each.name.casefold() in SPLITS for each in path.iterdir())

@@ -27,6 +27,7 @@ from fairmargin.data.samplers import (
     ClassBalanced,
     GroupBalanced,
     InOrder,
+    InProportion,
     Sampler,
     Shuffled,
     Weighted,
@@ -34,6 +35,7 @@ from fairmargin.data.samplers import (
 )
 from fairmargin.data.split import as_evaluated
 from fairmargin.data.views import Views
+from fairmargin.data.webdataset import is_pattern
 from fairmargin.evaluate.linear import LinearSettings
 from fairmargin.loop import Training
 from fairmargin.methods import Method, build_method
@@ -127,7 +129,9 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
 def source(config: Config) -> dict[str, str]:
     """Return {"source": hash} for people's own data, which have no name; else an empty dict."""
     root = config.data.root
-    if config.data.name in datasets.OWN and root is not None and root.exists():
+    if config.data.name not in datasets.OWN or root is None:
+        return {}
+    if root.exists() or is_pattern(root):
         return {"source": source_hash(root)}
     return {}
 
@@ -297,7 +301,7 @@ def training(
         return Loader(
             splits["train"],
             views,
-            SAMPLERS[sampler]((splits["train"], features.get("train")), seed),
+            _sampler(sampler, (splits["train"], features.get("train")), seed),
             batch_size,
             device=device,
             seed=seed,
@@ -482,6 +486,28 @@ def _weighted(seen: SeenSplit, seed: int) -> Sampler:
         return Weighted(score_file.rarity(features, split.labels, seed=seed), ratio=10, seed=seed)
     by_labels = _needs_bias(lambda y, b, seed: Weighted(bias_weights(y, b), ratio=10, seed=seed))
     return by_labels(seen, seed)
+
+
+def _sampler(name: str, seen: SeenSplit, seed: int) -> Sampler:
+    """Build the sampler of this name; where the data give weights, one that draws by them."""
+    split = seen[0]
+    weights = getattr(split, "weights", None)
+    if weights is None:
+        return SAMPLERS[name](seen, seed)
+    if name == "shuffled":
+        return InProportion(weights, seed=seed)
+    if name == "class-balanced":
+        return InProportion(weights, split.labels[:, None], seed)
+    if name == "group-balanced":
+        balanced = _needs_bias(
+            lambda y, b, seed: InProportion(weights, torch.stack([y, b], 1), seed)
+        )
+        return balanced(seen, seed)
+    raise ValueError(
+        f"the sampler {name} has a rule of its own for which samples come, and "
+        "data.weight_column gives another; leave one out: set data.sampler to shuffled, "
+        "class-balanced or group-balanced, which follow the weights, or drop data.weight_column"
+    )
 
 
 SAMPLERS: dict[str, Callable[[SeenSplit, int], Sampler]] = {

@@ -31,6 +31,7 @@ from fairmargin.data.datasets import (
 )
 from fairmargin.data.options import check_options
 from fairmargin.data.split import Data
+from fairmargin.data.webdataset import is_pattern, shards
 
 DATASETS: dict[str, Callable[..., Data]] = {
     "mnist": mnist.build,
@@ -62,7 +63,7 @@ DATASETS: dict[str, Callable[..., Data]] = {
 # May stand before the folder of a downloaded Hugging Face dataset.
 HF = "hf:"
 # Datasets whose root is people's own data, and what it is.
-OWN = {"folder": "a manifest or an image folder", "embeddings": "an .npz file"}
+OWN = {"folder": "a manifest, an image folder or tar files", "embeddings": "an .npz file"}
 # Datasets that read nothing from the data root.
 WITHOUT_FILES = ("mnist-mini", "biased-mnist-mini", "planted")
 
@@ -84,7 +85,7 @@ def is_own(name: str) -> bool:
         )
     if name in DATASETS:
         return False
-    if path.exists():
+    if path.exists() or (is_pattern(path) and shards(path)):
         return True
     if not path.suffix and "/" not in name:
         return False

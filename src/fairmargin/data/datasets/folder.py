@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from fairmargin.batch import DataInfo
 from fairmargin.data.bias import count_cells
 from fairmargin.data.decode import Decoder, Mode
 from fairmargin.data.divide import check_test, divide
-from fairmargin.data.drafts import folder_drafts, manifest_drafts
-from fairmargin.data.embedded import Columns, embedded_drafts, holds_images
+from fairmargin.data.drafts import Columns, folder_drafts, manifest_drafts
+from fairmargin.data.embedded import embedded_drafts, holds_images
 from fairmargin.data.manifest import Check, Manifest, check_drafts
-from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
+from fairmargin.data.split import ArraySplit, Data, FileSplit
 from fairmargin.data.views import IMAGENET, crop_flip, plain
+from fairmargin.data.webdataset import plain_name
 
 
 def build(
@@ -30,6 +32,7 @@ def build(
     label_column: str = "label",
     bias_columns: Sequence[str] | str = ("bias",),
     split_column: str | None = "split",
+    weight_column: str | None = None,
     base: Path | None = None,
     bias_level: bool = False,
     valid_fraction: float = 0.1,
@@ -41,7 +44,7 @@ def build(
     workers: int | None = None,
     memory_limit: int = 512 * 2**20,
 ) -> Data:
-    """Make a dataset of a manifest file, an image folder, or tables with images inside.
+    """Make a dataset of a manifest, an image folder, or tables or tars with images inside.
 
     Other arguments as in `manifest.read_manifest` and `manifest.read_folder`.
 
@@ -51,6 +54,9 @@ def build(
         mean: of each channel, subtracted from values in [0, 1]; by default ImageNet's, or that of
             a pretrained network which says it.
         std: of each channel, by which they are divided; by default as for `mean`.
+        weight_column: of the sample weights, by which training draws its samples (see
+            `samplers.InProportion`); finite numbers from 0 up in every training row. None: every
+            sample alike.
         base: the folder that a manifest's paths start from and may not leave; its own by default.
         valid_fraction: share of every (label, bias) cell of the training samples to hold out, when
             none are marked as validation.
@@ -66,12 +72,20 @@ def build(
     decoder = Decoder(image_size, mode)
     unpacked = None
     if holds_images(path):
-        columns = Columns(label_column, bias_columns, split_column)
-        drafts, unpacked = embedded_drafts(path, columns)
+        columns = Columns(label_column, bias_columns, split_column, weight_column)
+        embedded = embedded_drafts(path, columns)
+        drafts, unpacked = embedded.drafts, embedded.unpacked
     elif path.is_dir():
+        if weight_column is not None:
+            raise ValueError(
+                f"data.weight_column={weight_column} names a column and {path} is a folder of "
+                "images, which has none; give a table, or leave it out"
+            )
         drafts = folder_drafts(path, bias_level)
     else:
-        drafts = manifest_drafts(path, path_column, label_column, bias_columns, split_column, base)
+        drafts = manifest_drafts(
+            path, path_column, label_column, bias_columns, split_column, base, weight_column
+        )
     # Checked now, because decoding may take hours, and again when bad rows are out.
     marked = any(draft.sample.split == "test" for draft in drafts)
     check_test(path, marked, test_fraction, test_needed)
@@ -87,7 +101,7 @@ def build(
     splits = [sample.split for sample in manifest.samples]
     where, notes = divide(splits, labels, bias, valid_fraction, test_fraction, seed)
 
-    def split(name: str) -> Split:
+    def split(name: str) -> ArraySplit | FileSplit:
         index = where[name]
         paths = [manifest.samples[i].path for i in index.tolist()]
         known = bias[index] if bool((bias[index] >= 0).any()) else None
@@ -99,6 +113,13 @@ def build(
         return ArraySplit(torch.from_numpy(pixels), labels[index], known)
 
     train = split("train")
+    if weight_column is not None:
+        given = torch.tensor([sample.weight for sample in manifest.samples], dtype=torch.double)
+        weights = given[where["train"]]
+        notes["weights"] = _check_weights(
+            weights, train.labels, manifest.class_names, weight_column
+        )
+        train = replace(train, weights=weights)
     if unpacked is not None:
         notes["unpacked"] = str(unpacked)
     if manifest.warnings:
@@ -106,9 +127,8 @@ def build(
     if manifest.skipped:
         notes["skipped"] = "\n".join(map(str, manifest.skipped))
     classes, biases = len(manifest.class_names), len(manifest.bias_names)
-    name = path.resolve().name if path.is_dir() else path.stem
     info = DataInfo(
-        name=name,
+        name=plain_name(path),
         class_names=manifest.class_names,
         bias_names=manifest.bias_names,
         image_shape=decoder.shape,
@@ -128,3 +148,29 @@ def _encode(manifest: Manifest) -> tuple[Tensor, Tensor]:
     labels = torch.tensor([classes[sample.label] for sample in manifest.samples])
     bias = torch.tensor([biases[sample.bias] for sample in manifest.samples])
     return labels, bias
+
+
+def _check_weights(weights: Tensor, labels: Tensor, classes: Sequence[str], column: str) -> str:
+    """Refuse weights of which a class has none above 0; return a sentence about them."""
+    total = torch.zeros(len(classes), dtype=torch.double).index_add(0, labels, weights)
+    if not bool((total > 0).any()):
+        raise ValueError(
+            f'every training sample has weight 0 in the column "{column}"; '
+            "give at least some a weight above 0"
+        )
+    never = [
+        name for name, sum_of_class in zip(classes, total.tolist(), strict=True) if not sum_of_class
+    ]
+    if never:
+        raise ValueError(
+            f"every training sample of class {', '.join(never)} has weight 0 in the column "
+            f'"{column}", so a model cannot learn it; give some a weight above 0, or remove the '
+            "class"
+        )
+    effective = float(weights.sum() ** 2 / weights.square().sum())
+    zeros = int((weights == 0).sum())
+    unused = f", {zeros:,} of them 0" if zeros else ""
+    return (
+        f'column "{column}": {float(weights.min()):.3g} to {float(weights.max()):.3g}{unused}; '
+        f"{len(weights):,} samples, worth {effective:,.0f} equal ones"
+    )
