@@ -85,6 +85,7 @@ HARMLESS = (
     "train.log_steps",
     "train.tensorboard",
     "train.trackers",
+    "train.tracked_images",
 )
 
 
