@@ -135,7 +135,7 @@ def surest_mistakes(record):
         label = data["class_names"][test["labels"][i]]
         answer = data["class_names"][test["predicted"][i]]
         bias = data["bias_names"][test["bias"][i]]
-        found.append(f"is {label}, said {answer} {share[i]:.0%}, bias {bias}")
+        found.append(f"is {label}, {share[i]:.0%} sure: {answer}, bias {bias}")
     return found
 
 

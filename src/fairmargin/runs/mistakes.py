@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ SIDE = 128
 GAP = 8
 LINE = 14
 # Letters that fit under a picture.
-LETTERS = 22
+LETTERS = 20
 PAPER, INK = (255, 255, 255), (20, 20, 20)
 
 
@@ -67,7 +68,7 @@ def _caption(outputs: Outputs, info: DataInfo, at: int, confidence: float) -> li
     answer = int(outputs.logits[at].argmax())
     lines = [
         f"is {info.class_names[int(outputs.labels[at])]}",
-        f"said {info.class_names[answer]} {confidence:.0%}",
+        f"{confidence:.0%} sure: {info.class_names[answer]}",
     ]
     if outputs.bias is not None and info.bias_names and int(outputs.bias[at]) >= 0:
         lines.append(f"bias {info.bias_names[int(outputs.bias[at])]}")
@@ -92,14 +93,22 @@ def _grid(tiles: Sequence[Image.Image], captions: Sequence[Sequence[str]]) -> ND
     rows = -(-len(tiles) // columns)
     page = Image.new("RGB", (columns * wide, rows * high), PAPER)
     draw = ImageDraw.Draw(page)
-    font = ImageFont.load_default(size=11)
+    font = _font()
     for k, (tile, caption) in enumerate(zip(tiles, captions, strict=True)):
         left, top = k % columns * wide + GAP, k // columns * high + GAP
-        page.paste(tile, (left, top))
+        page.paste(tile, (left, top + SIDE - tile.height))
         for number, text in enumerate(caption):
             place = (left, top + SIDE + 2 + number * LINE)
             draw.text(place, _short(text), fill=INK, font=font)
     return np.array(page)
+
+
+def _font() -> ImageFont.FreeTypeFont:
+    # Here, because only a run that ends needs it. Its font has more letters than Pillow's own.
+    import matplotlib
+
+    file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    return ImageFont.truetype(str(file), 11)
 
 
 def _short(text: str) -> str:
