@@ -55,7 +55,7 @@ def evaluate(
     from fairmargin.evaluate import evaluate as measure
     from fairmargin.runs import build
     from fairmargin.runs.network import recorded_network
-    from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunRecord
+    from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunError, RunRecord
     from fairmargin.runtime.files import load_weights
 
     with exit_on_user_error():
@@ -77,6 +77,8 @@ def evaluate(
         _same_classes(folder, trained["class_names"], data.info.class_names)
         method = build.method(config, data, trained=trained, network=recorded)
         file = folder / (WEIGHTS if weights == "last" else BEST)
+        if not file.is_file():
+            raise RunError(f"{folder} has no {file.name}; copy the whole folder")
         method.load_state_dict(load_weights(file)[0])
         device = build.device(config.train.device)
         found = measure(
