@@ -110,7 +110,8 @@ def test_groups_of_a_comparison(runs):
 def test_one_seed_has_intervals(tmp_path):
     write_run(tmp_path / "ce" / "seed-0", "ce", n=300)
     text = comparison_card(tmp_path)
-    assert "# 1 method on biased-mnist-mini" in text
+    assert "# 1 method on biased-mnist-mini\n\n1 run of 1 method, seed 0. " in text
+    assert "seeds" not in text.split("## Intended use")[0]
     outcome = RunRecord.read(tmp_path / "ce" / "seed-0").outcome
     one = outcome["test"]["own"]["accuracy"]["plain"]
     shown = f"{100 * one['value']:.1f} ({100 * one['low']:.1f} to {100 * one['high']:.1f})"
@@ -227,7 +228,7 @@ def test_an_audit_can_be_named(place, runs, here):
         result.output
     )
     assert "The same is told by: mean colour." in result.output
-    assert "more often right than chance: contrast (60 %)." in result.output
+    assert "but weak or about the object itself: contrast (60 %)." in result.output
     assert "- Note: what is said of so few is uncertain." in result.output
 
 

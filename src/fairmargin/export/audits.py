@@ -123,7 +123,9 @@ def _of_data(read: Json) -> str:
         shown = [f"{one['name']} ({_right(one)})" for one in correlates[:NAMED]]
         more = f" and {len(correlates) - NAMED} more" if len(correlates) > NAMED else ""
         listed = ", ".join(shown) + more
-        lines.append(f"- Weaker than that, but more often right than chance: {listed}.")
+        lines.append(
+            f"- Right more often than chance, but weak or about the object itself: {listed}."
+        )
     return "\n".join(lines + _warnings(read))
 
 

@@ -149,8 +149,10 @@ def _means(part: Part, group: Group) -> dict[str, float]:
 
 def _summary(part: Part, choice: Choice) -> str:
     seeds = sorted({run.seed for run in part.runs})
+    several = len(seeds) > 1
     said = (
-        f"{len(part.runs)} runs of {len(part.groups)} methods, seeds {', '.join(map(str, seeds))}. "
+        f"{_counted(len(part.runs), 'run')} of {_counted(len(part.groups), 'method')}, "
+        f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}. "
     )
     best = choice.best
     if best is None:
@@ -161,7 +163,8 @@ def _summary(part: Part, choice: Choice) -> str:
     chosen = choice.values[best.name] or 0.0
     said += (
         f"**{cell(best.name)}** is the best on validation samples ({choice.accuracy} "
-        f"{100 * chosen:.1f} %, mean over seeds). They alone chose it; the test set did not. "
+        f"{100 * chosen:.1f} %{', mean over seeds' if several else ''}). "
+        "They alone chose it; the test set did not. "
         f"Its {part.headline[1]} accuracy on the test set: "
         f"**{_shown(part.headline_of(best))}** percent."
     )
@@ -281,8 +284,10 @@ def _loading(folder: Path, choice: Choice) -> str:
     if choice.run is None or choice.best is None:
         return ""
     inside = choice.run.path.resolve().relative_to(folder.resolve())
-    lead = f"{choice.best.name}, seed {choice.run.seed}, the best of its seeds on validation:"
-    return f"## How to use the best\n\n{lead}\n\n{loading(choice.run, inside.as_posix())}"
+    lead = f"{cell(choice.best.name)}, seed {choice.run.seed}"
+    if len(choice.best.runs) > 1:
+        lead += ", the best of its seeds on validation"
+    return f"## How to use the best\n\n{lead}:\n\n{loading(choice.run, inside.as_posix())}"
 
 
 def _shown(found: Estimate | None) -> str:
