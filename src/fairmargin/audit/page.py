@@ -36,8 +36,7 @@ def write_page(found: Found, file: Path) -> Path:
     if file.suffix not in (".html", ".htm"):
         raise ValueError(f"an audit is written as .html, with its numbers as .json; got {file}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    said = {"verdict": found.verdict, **found.json}
-    numbers = json.dumps(said, indent=1, ensure_ascii=False, allow_nan=False)
+    numbers = json.dumps(found.json, indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(file.with_suffix(".json"), numbers.encode())
     write_atomically(file, render(found).encode())
     return file

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairmargin.audit.model_page import verdict
 from fairmargin.audit.page import NUMBERS
 from fairmargin.audit.places import folder_of_dataset, folder_of_path
 from fairmargin.runs.record import RunError, RunRecord, read_json
@@ -130,7 +131,7 @@ def _of_data(read: Json) -> str:
 
 
 def _of_run(read: Json) -> str:
-    lines = [f"**Model.** {read['verdict']}"]
+    lines = [f"**Model.** {verdict(dict(read))}"]
     slices = (read.get("slices") or {}).get("found") or ()
     if slices:
         lines.append("")
@@ -169,5 +170,8 @@ def _command(record: RunRecord) -> str:
 TELL = {"dataset": _of_data, "run": _of_run}
 WANTED = {
     "dataset": ("dataset", "classes", "attributes"),
-    "run": ("method", "dataset", "seed", "accuracy", "class_names", "verdict"),
+    "run": (
+        *("method", "dataset", "seed", "classifier", "accuracy", "groups", "counts"),
+        *("class_names", "bias_names", "bias_readable", "slices"),
+    ),
 }
