@@ -78,9 +78,22 @@ def test_links_lead_to_files(file):
 
 def test_every_notebook_is_run_here():
     tested = Path(__file__).read_text("utf-8")
-    assert len(NOTEBOOKS) == 3
+    assert len(NOTEBOOKS) == 4
     for file in NOTEBOOKS:
         assert f'run("{file.name}"' in tested, f"{file.name} has no test here"
+
+
+@pytest.mark.slow
+def test_five_lines(tmp_path):
+    text = run("five_lines.ipynb", tmp_path)
+    assert "**eps-supinfonce+fairkl** on" in text
+    assert float(re.search(r"worst group: ([\d.]+)% right", text).group(1)) > 60
+    assert "**ce+fairkl** on own" in text
+    assert re.search("features \\(1, 16\\) logits \\(1, 2\\)", text)
+    assert "Item(attribute='background colour'" in text
+    assert float(re.search(r"bias misleads: ([\d.]+)% right", text).group(1)) > 60
+    for name in ("report.html", "audit.html", "audit.json", "runs/mine/result.json"):
+        assert (tmp_path / name).is_file(), name
 
 
 @pytest.mark.slow

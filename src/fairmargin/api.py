@@ -12,12 +12,15 @@ from fairmargin import config as configuration
 from fairmargin.config import Config, toml
 from fairmargin.config.code import allowed, named_again, named_part
 from fairmargin.data.views import Step
+from fairmargin.export.audits import Named
+from fairmargin.export.card import model_card
 from fairmargin.export.model import Model, load
 from fairmargin.report import write_report
 from fairmargin.run import run as run_config
 from fairmargin.runs.given import OwnParts
 from fairmargin.runs.own import GivenDatasets
 from fairmargin.runs.record import RunRecord
+from fairmargin.runtime.whole import write_atomically
 from fairmargin.sweep.compare import default_out, folder_of
 
 
@@ -58,6 +61,23 @@ class TrainedRun:
     def report(self, file: str | Path = "report.html") -> Path:
         """Write one self-contained page about the run and return its path."""
         return write_report([self.path], Path(file))
+
+    def card(
+        self, file: str | Path = "README.md", *, name: str | None = None, audit: Named = ()
+    ) -> Path:
+        """Write a model card in the format of the Hugging Face Hub and return its path.
+
+        Args:
+            file: to write.
+            name: of the model; made of method and dataset if not given.
+            audit: audit.json of the run or its data, whose findings go into the card; by default
+                those that `fairmargin audit` wrote.
+        """
+        text = model_card(self.path, name=name, audit=audit)
+        file = Path(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, text.encode("utf-8"))
+        return file
 
     def _repr_markdown_(self) -> str:
         """What a notebook shows."""

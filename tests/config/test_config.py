@@ -729,6 +729,7 @@ class TestPresets:
         expected = {
             "waterbirds": "imagenet",
             "celeba": "imagenet",
+            "bar": "imagenet",
             "bffhq": None,
             "imagenet9": None,
         }

@@ -6,6 +6,14 @@ Each is put into `sys.modules`; what they have seen stays when a run is interrup
 from types import ModuleType, SimpleNamespace
 
 
+class FakeImage:
+    """What `wandb.Image` and `trackio.Image` keep."""
+
+    def __init__(self, pixels, *, caption):
+        self.pixels = pixels
+        self.caption = caption
+
+
 class Seen:
     """What one tool was told.
 
@@ -14,6 +22,7 @@ class Seen:
         starts: keywords of every start.
         ends: what was said at every end.
         summary: of the last run that ended well.
+        pictures: (pixels, caption) by name.
     """
 
     def __init__(self):
@@ -22,12 +31,15 @@ class Seen:
         self.ends = []
         self.summary = {}
         self.settings = {}
+        self.pictures = {}
         self.fails = False
 
     def add(self, run, step, values):
         if self.fails:
             raise ConnectionError("the server is away\nsecond line")
-        self.rows.append((run, step, dict(values)))
+        pictures = {name: x for name, x in values.items() if isinstance(x, FakeImage)}
+        self.pictures |= pictures
+        self.rows.append((run, step, {k: x for k, x in values.items() if k not in pictures}))
 
     def points(self):
         """(name, step) of every number, in order."""
@@ -62,6 +74,7 @@ def wandb(seen):
         return Run(id or f"w{len(seen.starts)}")
 
     module.init = init
+    module.Image = FakeImage
     return module
 
 
@@ -87,6 +100,10 @@ def mlflow(seen):
             assert "," not in name
         seen.add(run_id, step, metrics)
 
+    def log_image(image, artifact_file):
+        assert active
+        seen.pictures[artifact_file] = FakeImage(image, caption=None)
+
     def end_run(status):
         active.pop()
         seen.ends.append(status)
@@ -94,6 +111,7 @@ def mlflow(seen):
     module.active_run = lambda: active[-1] if active else None
     module.start_run, module.end_run = start_run, end_run
     module.log_params, module.log_metrics = log_params, log_metrics
+    module.log_image = log_image
     module.set_tags = seen.summary.update
     return module
 
@@ -111,6 +129,7 @@ def trackio(seen):
         )
 
     module.init = init
+    module.Image = FakeImage
     return module
 
 

@@ -3,15 +3,19 @@
 import json
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from fairmargin import config as configuration
 from fairmargin.config import ConfigError
 from fairmargin.config.schema import TrackerName
 from fairmargin.run import run
-from fairmargin.runs import trackers
+from fairmargin.runs import build, trackers
+from fairmargin.runs.mistakes import worst_mistakes
 from fairmargin.runs.record import RunRecord
 from fairmargin.runs.recorder import Recorder
 from tests.runs.fake_trackers import FAKES, Seen
@@ -116,6 +120,96 @@ def test_tensorboard_after_a_kill_has_each_step_once(tmp_path):
     headline = record.outcome["test"]["own"]["accuracy"]["cell-mean"]["value"]
     assert events.Scalars("summary/headline")[-1].value == pytest.approx(headline)
     assert any(tag.startswith("group/0") for tag in events.Tags()["scalars"])
+    (picture,) = events.Images("mistakes")
+    assert (picture.step, picture.width) == (record.outcome["steps"], 4 * 144)
+
+
+def surest_mistakes(record):
+    """Captions by hand, from test.npz."""
+    test, data = record.test, record.data
+    logits = np.exp(test["logits"] - test["logits"].max(1, keepdims=True))
+    share = logits.max(1) / logits.sum(1)
+    wrong = np.flatnonzero(test["predicted"] != test["labels"])
+    found = []
+    for i in wrong[np.argsort(-share[wrong], kind="stable")]:
+        label = data["class_names"][test["labels"][i]]
+        answer = data["class_names"][test["predicted"][i]]
+        bias = data["bias_names"][test["bias"][i]]
+        found.append(f"is {label}, {share[i]:.0%} sure: {answer}, bias {bias}")
+    return found
+
+
+def test_the_worst_mistakes_are_shown(seen, tmp_path):
+    record = silently(ALL, *TINY, "train.tracked_images=3", out=tmp_path / "run", method="ce")
+    wanted = surest_mistakes(record)
+    steps = record.outcome["steps"]
+    names = {"wandb": "mistakes", "mlflow": f"mistakes-step-{steps}.png", "trackio": "mistakes"}
+    for tool, name in names.items():
+        (picture,) = [seen[tool].pictures[name]]
+        # Three images of 128 and their margins, and three lines of text below.
+        assert picture.pixels.shape == (186, 3 * 144, 3), tool
+        assert picture.pixels.dtype == np.uint8
+    for tool in ("wandb", "trackio"):
+        lead, *captions = seen[tool].pictures["mistakes"].caption.split("; ")
+        assert lead == f"3 of {len(wanted)} wrong of 100 test images"
+        assert captions == [f"{k}. {text}" for k, text in enumerate(wanted[:3], 1)]
+
+
+def test_the_pictures_are_those_of_the_mistakes(tmp_path):
+    record = silently(*TINY, out=tmp_path / "run", method="ce")
+    data = build.data(config(*TINY, method="ce"))
+    kept = {key: torch.from_numpy(record.test[key]) for key in ("logits", "labels", "bias")}
+    outputs = SimpleNamespace(**kept)
+    picture = worst_mistakes(outputs, data, 1)
+    share = kept["logits"].softmax(1).max(1).values
+    wrong = kept["logits"].argmax(1) != kept["labels"]
+    at = torch.where(wrong, share, torch.zeros(())).argmax()
+    image = data.test.images(at[None])[0].permute(1, 2, 0).numpy()
+    shown = picture.pixels[8:136, 8:136]
+    scale = 128 / len(image)
+    middles = ((np.arange(len(image)) + 0.5) * scale).astype(int)
+    assert (shown[middles][:, middles] == image).all()
+
+
+def test_no_pictures_if_not_wanted(seen, tmp_path):
+    silently(ALL, *TINY, "train.tracked_images=0", out=tmp_path / "run", method="ce")
+    assert all(one.pictures == {} for one in seen.values())
+
+
+class NumbersOnly:
+    """The smallest tracker."""
+
+    id = "mine"
+    forgets = False
+
+    def __init__(self, start):
+        self.said = []
+
+    def log(self, values, step):
+        self.said += values
+
+    def finish(self, summary):
+        self.said.append(summary["headline_accuracy"])
+
+
+def test_a_tracker_without_images_is_fine(seen, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setitem(
+        trackers.TRACKERS, "mlflow", lambda start: made.append(NumbersOnly(start)) or made[0]
+    )
+    said = said_by(ALL, *TINY, out=tmp_path / "run", method="ce")
+    assert "warning" not in said
+    assert {"train/ce", "test/plain", "cell-mean"} <= set(made[0].said)
+    assert "mistakes" in seen["wandb"].pictures
+
+
+def test_nothing_is_shown_of_embeddings_or_of_a_model_without_mistakes():
+    right = SimpleNamespace(logits=torch.eye(2), labels=torch.arange(2), bias=None)
+    images = SimpleNamespace(info=SimpleNamespace(image_shape=(3, 8, 8)))
+    vectors = SimpleNamespace(info=SimpleNamespace(image_shape=(5,)))
+    assert worst_mistakes(right, images, 4) is None
+    wrong = SimpleNamespace(logits=torch.eye(2), labels=1 - torch.arange(2), bias=None)
+    assert worst_mistakes(wrong, vectors, 4) is None
 
 
 def test_a_tool_that_fails_is_warned_of_once_and_the_run_ends(seen, tmp_path):

@@ -1,6 +1,5 @@
 """`fairmargin audit`: find what gives the label away, in a dataset or in a trained model."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -92,6 +91,7 @@ def audit(
     """
     from fairmargin.audit._dataset import audit_data
     from fairmargin.audit.page import write
+    from fairmargin.audit.places import folder_of_dataset, folder_of_path
     from fairmargin.audit.public import columns_of, configuration_of
     from fairmargin.runs import build
     from fairmargin.runs.record import is_run
@@ -117,7 +117,7 @@ def audit(
         with _shown_progress() as progress:
             if of_model:
                 found = _of_model(path, alpha, seed, progress, dataset, trust_code)
-                name = _in_one_word(path)
+                folder = folder_of_path(path)
             else:
                 config_of = partial(
                     configuration_of, target, config, seed, inject, cure, changes or []
@@ -125,9 +125,7 @@ def audit(
                 chosen = config_of(None)
                 data = build.data(chosen)
                 root = chosen.data.root if chosen.data.name == "folder" else None
-                name = data.info.name.replace(":", "-") if root is None else _in_one_word(root)
-                if inject:
-                    name += f"-{inject.replace(':', '-')}"
+                folder = folder_of_dataset(data.info.name, root, inject)
                 found = audit_data(
                     data,
                     columns=columns_of(chosen, data),
@@ -140,7 +138,7 @@ def audit(
                 )
                 if cure:
                     found = _cured(found, config_of, data, samples, seed, progress)
-        page, numbers = write(found, out or Path("audit") / name)
+        page, numbers = write(found, out or folder)
         _say(found)
         typer.echo(f"page:    {page}\nnumbers: {numbers}")
         if fail_on_shortcut and found.json["shortcuts"]:
@@ -163,22 +161,6 @@ def _of_model(
     return audit_run(
         path, alpha=level, seed=seed, progress=progress, dataset=dataset, trust_code=trust_code
     )
-
-
-def _in_one_word(path: Path) -> str:
-    """Return the whole path in one word, so that runs of one name keep their pages apart.
-
-    A path inside the working folder starts there.
-    """
-    from fairmargin.data.webdataset import is_pattern, plain_name
-
-    path, here = Path(os.path.abspath(path)), Path.cwd()
-    if is_pattern(path):
-        path = path.with_name(plain_name(path))
-    elif path.is_file():
-        path = path.with_suffix("")
-    inside = path.relative_to(here if path.is_relative_to(here) else path.anchor)
-    return "-".join(inside.parts) or path.name
 
 
 def _cured(

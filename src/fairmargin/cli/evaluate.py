@@ -57,7 +57,7 @@ def evaluate(
     from fairmargin.runs import build
     from fairmargin.runs.integrity import check_file
     from fairmargin.runs.network import recorded_network
-    from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunRecord
+    from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunError, RunRecord
     from fairmargin.runtime.files import load_weights
 
     with exit_on_user_error():
@@ -80,8 +80,9 @@ def evaluate(
         _same_classes(folder, trained["class_names"], data.info.class_names)
         method = build.method(config, data, trained=trained, network=recorded)
         file = folder / (WEIGHTS if weights == "last" else BEST)
-        if file.is_file():
-            check_file(file, record.result)
+        if not file.is_file():
+            raise RunError(f"{folder} has no {file.name}; copy the whole folder")
+        check_file(file, record.result)
         method.load_state_dict(load_weights(file)[0])
         device = build.device(config.train.device)
         found = measure(

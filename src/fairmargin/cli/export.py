@@ -94,18 +94,34 @@ def _megabytes(size: int) -> str:
 
 
 def card(
-    run: Run,
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a finished run, or of several, to compare them.")
+    ],
     out: Annotated[
         Path | None, typer.Option(help="File to write; the terminal by default.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model.")] = None,
+    audit: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="audit.json of the run or its data, whose findings go into the card; may be "
+            "repeated. By default those that `fairmargin audit` wrote into audit/."
+        ),
+    ] = None,
 ) -> None:
-    """Write a model card: use, training data, accuracy by group, warnings, how to load it."""
+    """Write a model card: use, training data, accuracy by group, audit findings, how to load it.
+
+    Of a folder of runs: one card that compares their methods. The best is chosen on validation
+    samples.
+    """
     from fairmargin.export.card import model_card
+    from fairmargin.export.comparison_card import comparison_card
+    from fairmargin.runs.record import CONFIG
     from fairmargin.runtime.whole import write_atomically
 
     with exit_on_user_error():
-        text = model_card(run, name=name)
+        write = model_card if (run / CONFIG).is_file() else comparison_card
+        text = write(run, name=name, audit=audit or ())
         if out is None:
             typer.echo(text, nl=False)
             return

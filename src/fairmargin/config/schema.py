@@ -310,6 +310,9 @@ class TrainConfig(Section):
         "tools that show the run's numbers: tensorboard, wandb, mlflow, trackio "
         "(`docs/tracking.md`)",
     )
+    tracked_images: WholeFromZero = setting(
+        12, "most wrong test images that trackers are sent, in one picture; 0: none"
+    )
 
 
 class EvaluateConfig(Section):

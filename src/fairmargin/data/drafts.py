@@ -263,6 +263,9 @@ def folder_drafts(root: Path, bias_level: bool) -> list[Draft]:
         label = levels[0] if levels else ""
         bias = combine([levels[1]]) if bias_level and len(levels) > 1 else ""
         drafts.append(Draft(Sample(None, "/".join(inside), path, label, bias, split), faults))
+    if not drafts:
+        fault = "no images in it; put them into one folder for each class"
+        raise BadManifest([RowProblem(None, str(root), fault)], str(root))
     return drafts
 
 

@@ -6,8 +6,17 @@ export_onnx("runs/mine", "model.onnx")   # checked against the model before it i
 """
 
 from fairmargin.export.card import model_card
+from fairmargin.export.comparison_card import comparison_card
 from fairmargin.export.model import Model, Predictions, load
 from fairmargin.export.onnx_file import export_onnx
 from fairmargin.export.program import export_program
 
-__all__ = ["Model", "Predictions", "export_onnx", "export_program", "load", "model_card"]
+__all__ = [
+    "Model",
+    "Predictions",
+    "comparison_card",
+    "export_onnx",
+    "export_program",
+    "load",
+    "model_card",
+]

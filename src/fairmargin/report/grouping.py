@@ -18,6 +18,7 @@ REST = 6
 NOT_COMPARED = {
     "seed", "root", "device", "workers", "compile", "channels_last",
     "checkpoint_seconds", "keep", "log_steps", "tensorboard", "trackers",
+    "tracked_images",
 }  # fmt: skip
 # Settings of the data that belong to the method; any other one makes it another dataset.
 OF_THE_METHOD = {

@@ -68,7 +68,8 @@ def device(name: str) -> torch.device:
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
-            f"train.device={name} cannot be used here: {str(error).splitlines()[0]}"
+            f"train.device={name} cannot be used here: {str(error).splitlines()[0]}. "
+            "Use cpu, or auto for the best there is; weights of a GPU work on any device"
         ) from error
     if name == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -87,6 +88,7 @@ HARMLESS = (
     "train.log_steps",
     "train.tensorboard",
     "train.trackers",
+    "train.tracked_images",
 )
 
 
@@ -114,8 +116,9 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
     if distributed.rank() != 0:
         yield opened
         return
+    fresh = not path.exists()
     opened.create()
-    with opened.lock():
+    with opened.lock(), opened.removed_if_unused(fresh):
         changes = changed(load_resolved(path / CONFIG), config) if is_run(path) else []
         if changes:
             raise ValueError(

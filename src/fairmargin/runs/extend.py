@@ -101,6 +101,8 @@ def extend(parent: Path, config: Config, out: Path) -> str:
     """
     old = load_resolved(parent / CONFIG)
     allowed(old, config)
+    # Before the folder is made.
+    build.device(config.train.device)
     if out.resolve() == parent.resolve():
         raise ValueError(
             f"{out} is the run itself, which stays as it is; choose another folder with --out"

@@ -44,6 +44,8 @@ from fairmargin.runtime.whole import (
     write_atomically,
 )
 
+LOCK = ".lock"
+
 __all__ = [
     "CONFIG",
     "Locked",
@@ -183,6 +185,21 @@ class RunFolder:
         return self._replace(f"{name}.npz", buffer.getbuffer())
 
     @contextlib.contextmanager
+    def removed_if_unused(self, fresh: bool) -> Iterator[None]:
+        """Remove the folder after an error inside, if nothing but the lock's file is in it.
+
+        Args:
+            fresh: whether it was made just now; another one stays.
+        """
+        try:
+            yield
+        except BaseException:
+            if fresh and {file.name for file in self.path.iterdir()} <= {LOCK}:
+                (self.path / LOCK).unlink(missing_ok=True)
+                self.path.rmdir()
+            raise
+
+    @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes out of the folder while inside; the lock ends with its process."""
         # Other systems have no lock that the death of a process releases.
@@ -191,7 +208,7 @@ class RunFolder:
             return
         import fcntl
 
-        with open_plain(self.path / ".lock", "a+b") as file:
+        with open_plain(self.path / LOCK, "a+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

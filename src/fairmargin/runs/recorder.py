@@ -20,6 +20,7 @@ from fairmargin.runs.environment import environment
 from fairmargin.runs.examples import save_outputs
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.integrity import CHECKSUMS, checksums
+from fairmargin.runs.mistakes import Picture, worst_mistakes
 from fairmargin.runs.own import own_code
 from fairmargin.runs.progress import Display, Now
 from fairmargin.runs.trackers import Trackers
@@ -327,7 +328,13 @@ class Recorder:
         }
         self.folder.write_result(result)
         if self.trackers is not None:
-            self.trackers.conclude(result, self.data.info)
+            self.trackers.conclude(result, self.data.info, self._pictures(judged.outputs))
+
+    def _pictures(self, outputs: evaluate.Outputs) -> dict[str, Picture]:
+        """What trackers show beside numbers; nothing if there are none."""
+        most = self.config.train.tracked_images if self.trackers else 0
+        mistakes = worst_mistakes(outputs, self.data, most)
+        return {} if mistakes is None else {"mistakes": mistakes}
 
     def _stage(self, what: str, done: int, of: int) -> None:
         """Show how far a long evaluation is, and stop it if asked to; the training is saved."""

@@ -4,8 +4,10 @@
     valid/NAME, test/NAME    accuracies at every evaluation
     group/LABEL, BIAS        the share that is right of each group of the test set, at the end
     summary                  the headline and the accuracies of every classifier, at the end
+    mistakes                 a picture of the surest wrong answers on the test set, at the end
 
-Where the numbers go, online or not, is decided by each tool's own environment variables.
+Where the numbers and the picture go, online or not, is decided by each tool's own environment
+variables.
 """
 
 import os
@@ -15,12 +17,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePath
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 from uuid import uuid4
 
 from fairmargin.batch import DataInfo
 from fairmargin.config import Config, settings_of
 from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.mistakes import Picture
 from fairmargin.runs.record import TRACKED, read_json
 
 # The project that runs belong to where the environment names none.
@@ -82,6 +85,19 @@ class Tracker(Protocol):
         """
 
 
+@runtime_checkable
+class TakesImages(Protocol):
+    """A tracker that also shows pictures."""
+
+    def images(self, pictures: Mapping[str, Picture], step: int) -> None:
+        """Show these pictures at a step.
+
+        Args:
+            pictures: by name.
+            step: of the training.
+        """
+
+
 class TensorBoard(Tracker):
     """Event files in the folder's tensorboard/."""
 
@@ -102,6 +118,13 @@ class TensorBoard(Tracker):
         # Otherwise a killed process takes two minutes of numbers with it.
         self._writer.flush()
 
+    def images(self, pictures: Mapping[str, Picture], step: int) -> None:
+        """Write pictures, and their captions as texts, to the event file."""
+        for name, picture in pictures.items():
+            self._writer.add_image(name, picture.pixels, step, dataformats="HWC")
+            if picture.caption:
+                self._writer.add_text(f"{name}/caption", picture.caption, step)
+
     def finish(self, summary: Mapping[str, Value] | None) -> None:
         """Write the summary as scalars and texts, and close the file."""
         for name, value in (summary or {}).items():
@@ -119,6 +142,7 @@ class WeightsAndBiases(Tracker):
 
     def __init__(self, start: Start) -> None:
         wandb = _package("wandb")
+        self._image = wandb.Image
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             dir=os.environ.get("WANDB_DIR", str(start.folder)),
@@ -137,6 +161,11 @@ class WeightsAndBiases(Tracker):
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Log one row, with the step as a value of its own."""
         self._run.log({**values, "step": step})
+
+    def images(self, pictures: Mapping[str, Picture], step: int) -> None:
+        """Log one row of pictures with their captions."""
+        made = {name: self._image(x.pixels, caption=x.caption) for name, x in pictures.items()}
+        self._run.log({**made, "step": step})
 
     def finish(self, summary: Mapping[str, Value] | None) -> None:
         """Fill in the run's summary and end it; without one it counts as failed."""
@@ -167,6 +196,12 @@ class MLflow(Tracker):
         plain = {MLFLOW_REFUSES.sub("_", name): value for name, value in values.items()}
         self._mlflow.log_metrics(plain, step=step, run_id=self.id)
 
+    def images(self, pictures: Mapping[str, Picture], step: int) -> None:
+        """Log pictures as files of the run; their captions are drawn on them."""
+        for name, picture in pictures.items():
+            file = f"{MLFLOW_REFUSES.sub('_', name)}-step-{step}.png"
+            self._mlflow.log_image(picture.pixels, file)
+
     def finish(self, summary: Mapping[str, Value] | None) -> None:
         """Log the summary as metrics and tags, and end the run."""
         if summary is None:
@@ -187,7 +222,9 @@ class Trackio(Tracker):
         # Runs in two folders may have one name.
         self.id = start.id or f"{start.name}-{uuid4().hex[:6]}"
         self._step = start.step
-        self._run = _package("trackio").init(
+        trackio = _package("trackio")
+        self._image = trackio.Image
+        self._run = trackio.init(
             project=os.environ.get("TRACKIO_PROJECT", PROJECT),
             name=self.id,
             config=dict(start.settings),
@@ -198,6 +235,11 @@ class Trackio(Tracker):
         """Log one row."""
         self._step = step
         self._run.log(dict(values), step=step)
+
+    def images(self, pictures: Mapping[str, Picture], step: int) -> None:
+        """Log one row of pictures with their captions."""
+        made = {name: self._image(x.pixels, caption=x.caption) for name, x in pictures.items()}
+        self._run.log(made, step=step)
 
     def finish(self, summary: Mapping[str, Value] | None) -> None:
         """Log the summary as metrics, and end the run."""
@@ -295,17 +337,26 @@ class Trackers:
             if step > self._seen[name].get(kind, 0):
                 self._guarded(name, tracker.log, values, step)
 
-    def conclude(self, result: Mapping[str, Any], info: DataInfo) -> None:
+    def __bool__(self) -> bool:
+        """True if there is a tracker that runs."""
+        return bool(self._running)
+
+    def conclude(
+        self, result: Mapping[str, Any], info: DataInfo, pictures: Mapping[str, Picture]
+    ) -> None:
         """Log what came out, and end all trackers.
 
         Args:
             result: what result.json holds.
             info: names of classes and biases.
+            pictures: by name, for the trackers that take any.
         """
         groups = group_accuracies(result, info)
         for name, tracker in list(self._running.items()):
             if groups:
                 self._guarded(name, tracker.log, groups, result["steps"])
+            if pictures and isinstance(tracker, TakesImages):
+                self._guarded(name, tracker.images, pictures, result["steps"])
             self._guarded(name, tracker.finish, summary_of(result))
         self._running.clear()
 

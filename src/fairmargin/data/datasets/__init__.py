@@ -89,6 +89,8 @@ def is_own(name: str) -> bool:
         return True
     if not path.suffix and "/" not in name:
         return False
+    if "://" in name:
+        raise ValueError(f"{name} is a URL and data are read from files; download it first")
     raise ValueError(
         f"there is no file or folder {name}; check the path, or name one of {', '.join(DATASETS)}"
     )
