@@ -33,6 +33,7 @@ def run(
     memory.keep_memory()
     device = build.device(config.train.device)
     with distributed.processes(device), build.folder(config, path) as folder:
+        build.compare_ranks(config)
         if distributed.from_first_rank(folder.finished):
             build.check_source(config, folder)
             return RunRecord.read(path)

@@ -15,7 +15,7 @@ from fairmargin import optim
 from fairmargin.batch import DataInfo
 from fairmargin.bias import score_file
 from fairmargin.bias.visible import VisibleBias, recorded_info, visible_bias
-from fairmargin.config import Config, difference, load_resolved
+from fairmargin.config import Config, difference, load_resolved, settings_of
 from fairmargin.config.code import is_code
 from fairmargin.data import Data, Split
 from fairmargin.data.hashes import source_hash
@@ -47,6 +47,8 @@ from fairmargin.runs.network import Network, open_network
 from fairmargin.runs.own import check_code, check_data, own_data, own_encoders
 from fairmargin.runs.record import CONFIG, is_run
 from fairmargin.runtime import distributed
+from fairmargin.runtime.agreement import check_agreement
+from fairmargin.version import __version__
 
 
 def device(name: str) -> torch.device:
@@ -127,6 +129,18 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
             )
         check_code(config, opened)
         yield opened
+
+
+def compare_ranks(config: Config) -> None:
+    """Refuse to begin if processes of this run have other settings or other versions.
+
+    Args:
+        config: of the run, as this process has it.
+    """
+    settings = settings_of(config).items()
+    facts = {name: repr(value) for name, value in settings if name not in HARMLESS}
+    versions = {"torch": str(torch.__version__), "fairmargin": __version__}
+    check_agreement(facts | versions, "at the start")
 
 
 def source(config: Config) -> dict[str, str]:

@@ -11,7 +11,7 @@ import torch
 
 from fairmargin import evaluate
 from fairmargin.batch import Batch
-from fairmargin.config import Config, dump, parse_resolved, settings_of
+from fairmargin.config import Config, dump, parse_resolved
 from fairmargin.data import Data, Split
 from fairmargin.data.preprocessing import preprocessing_of
 from fairmargin.loop import Training
@@ -28,7 +28,6 @@ from fairmargin.runtime import distributed
 from fairmargin.runtime.agreement import check_agreement, state_facts
 from fairmargin.runtime.files import CheckpointError, load_weights, save_weights
 from fairmargin.runtime.signals import Interrupted, Request
-from fairmargin.version import __version__
 
 # Mean similarity of a batch above which embeddings no longer tell samples apart.
 COLLAPSED = 0.98
@@ -91,7 +90,7 @@ class Recorder:
         found, hashes = None, {}
         if self.writes or distributed.world_size() > 1:
             hashes = self.data.hashes | build.source(self.config)
-        check_agreement(self._settings() | hashes, "at the start")
+        check_agreement(hashes, "at the start")
         if self.writes:
             found = checkpoint.newest(self.folder.checkpoints)
             if found:
@@ -169,13 +168,6 @@ class Recorder:
                 "preprocessing": preprocessing_of(data).as_dict(),
             }
         )
-
-    def _settings(self) -> dict[str, str]:
-        """What all processes of a run have to agree on before it begins, besides its data."""
-        settings = settings_of(self.config).items()
-        facts = {name: repr(value) for name, value in settings if name not in build.HARMLESS}
-        versions = {"torch": str(torch.__version__), "fairmargin": __version__}
-        return facts | versions
 
     def _compare_ranks(self) -> None:
         """Stop all processes if weights, statistics or optimizers of one are others."""
