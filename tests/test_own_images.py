@@ -1,7 +1,8 @@
-"""People's own images all are the dataset "folder": runs on different ones are kept apart."""
+"""People's own images: their defaults, and how runs on different tables are kept apart."""
 
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_a_finished_run_is_not_shown_for_other_images(here):
     a, b = table(here / "a.csv"), table(here / "b.csv", shift=99)
     assert train(a).exit_code == 0
     assert train(a).exit_code == 0  # shown again
-    other = train(b)
+    other = train(b, "--out", "runs/a/ce/seed-0")
     assert other.exit_code == 2
     assert "holds a finished run on other images: " in other.output
     a.write_text(a.read_text().replace("22.png,cat", "22.png,dog"))
@@ -81,6 +82,28 @@ def test_images_that_moved_are_the_same(here):
     os.rename("old", "new")
     again = train(here / "new/a.csv", "--out", "run")
     assert again.exit_code == 0, again.output
+
+
+def test_runs_are_named_after_the_table_and_two_of_one_name_do_not_collide(here):
+    for place in ("one", "two"):
+        (here / place).mkdir()
+        table(here / place / "my.csv", shift=len(place) + ord(place[0]))
+    assert train(Path("one/my.csv")).exit_code == 0
+    assert train(Path("two/my.csv")).exit_code == 0
+    first, second = sorted(path.name for path in (here / "runs").iterdir())
+    assert first == "my"
+    assert re.fullmatch("my-[0-9a-f]{6}", second)
+    again = train(Path("two/my.csv"))  # found again, and not trained
+    assert f"run folder: runs/{second}/ce/seed-0" in again.output
+    os.rename("one", "elsewhere")  # the same images, moved
+    assert "run folder: runs/my/ce/seed-0" in train(Path("elsewhere/my.csv")).output
+
+
+def test_names_of_folders_in_runs_are_not_taken(here):
+    assert train(table(here / "scores.csv")).exit_code == 0
+    assert (here / "runs/scores-images/ce/seed-0/result.json").is_file()
+    trained = json.loads((here / "runs/scores-images/ce/seed-0/result.json").read_text())
+    assert trained["dataset"] == "scores-images"
 
 
 def test_an_interrupted_run_does_not_go_on_with_other_images(here, monkeypatch):
@@ -114,15 +137,15 @@ def test_trials_on_other_images_do_not_count(here):
         "tune", "--dataset", str(file), "--methods", "ce", "--trials", "1", "--seeds", "1", *QUICK
     )
     assert search(a).exit_code == 0
-    other = search(b)
+    assert search(b).exit_code == 0
+    assert (here / "runs/tune/b/table.md").is_file()
+    a.write_text(a.read_text().replace("22.png,cat", "22.png,dog"))
+    other = search(a)
     assert other.exit_code == 2
     assert "holds trials of another configuration: seeds 0; images " in other.output
-    head = (here / "runs/tune/folder/tuned.toml").read_text().partition("\n")[0]
+    head = (here / "runs/tune/a/tuned.toml").read_text().partition("\n")[0]
     given = shlex.join(QUICK)
-    assert (
-        head
-        == f"# fairmargin compare runs/tune/folder/tuned.toml --dataset {a} --methods ce {given}"
-    )
+    assert head == f"# fairmargin compare runs/tune/a/tuned.toml --dataset {a} --methods ce {given}"
 
 
 def test_a_report_does_not_count_two_tables_as_two_seeds(here):
@@ -158,7 +181,7 @@ def test_tuning_chooses_by_what_the_validation_samples_have(here, bias, valid_bi
         *select,
     )
     assert found.exit_code == 0, found.output
-    assert "| ce | 1 | plain |" in (here / "runs/tune/folder/table.md").read_text()
+    assert "| ce | 1 | plain |" in (here / "runs/tune/a/table.md").read_text()
 
 
 def test_evaluation_on_other_data_needs_the_same_classes_and_network(here):

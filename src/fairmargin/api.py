@@ -98,7 +98,8 @@ def train(
 
     Args:
         dataset: a name from `fm.data.DATASETS`, or the path of a table or folder of images.
-        method: a name from `fm.methods.METHODS`.
+        method: a name from `fm.methods.METHODS`; for a table or folder of images, by default what
+            suits its bias column, which is printed with the reason.
         network: a name from `fm.networks.ENCODERS`, or "hf:NAME", "timm:NAME", "torchvision:NAME";
             the dataset's preset by default.
         bias: what methods see of the bias: "labels", "none", "scores" or "clusters".
@@ -143,6 +144,8 @@ def train(
         )
     chosen = named_again(allowed(chosen, given=own.given), trust_code=trust_code)
     own.say_what_is_lost(console)
+    for note in chosen.notes:
+        (console or Console()).print(note, highlight=False, markup=False, soft_wrap=True)
     folder = folder_of(chosen, default_out(chosen)) if out is None else Path(out)
     record = run_config(chosen, folder, command=("fairmargin.train",), console=console)
     return TrainedRun(folder, record, named_part(chosen, "network"))

@@ -21,7 +21,7 @@ from fairmargin.cli.options import (
     command_line,
     parse_seeds,
 )
-from fairmargin.cli.sweeps import Methods, RunOptions, choose_engine
+from fairmargin.cli.sweeps import RunOptions, choose_engine
 from fairmargin.cli.tables import classifier_title, shown_classifier
 
 if TYPE_CHECKING:
@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 def compare(
     file: File = None,
     dataset: Dataset = None,
-    methods: Methods = "ce,eps-supinfonce,eps-supinfonce+fairkl",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help='Names from "fairmargin list methods", comma-separated, or all. By default ce, '
+            "eps-supinfonce and eps-supinfonce+fairkl; for your own images ce and what "
+            '"fairmargin train" would choose.'
+        ),
+    ] = None,
     network: Network = None,
     bias: Bias = None,
     seeds: Annotated[
@@ -51,6 +58,7 @@ def compare(
 
     The same command again runs only what is missing.
     """
+    from fairmargin.config import dataset_name
     from fairmargin.report.page import write_report
     from fairmargin.runs.folder import find_runs
     from fairmargin.sweep.compare import compare as run_all
@@ -58,7 +66,9 @@ def compare(
 
     with exit_on_user_error():
         chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
-        options = RunOptions(file, dataset, methods, network, bias, changes)
+        options = RunOptions(file, dataset, methods or "", network, bias, changes)
+        if methods is None:
+            options = options.with_usual_methods(say=typer.echo)
         configs = options.configs(parse_seeds(seeds))
         folder = out or default_out(configs[0])
         outcomes = run_all(
@@ -72,7 +82,7 @@ def compare(
         classifier = shown_classifier(configs[0].evaluate.classifiers)
         rows = summaries(outcomes, classifier)
         judged_by = classifier_title(classifier)
-        title = f"{configs[0].data.name}: test accuracy in percent, {judged_by}, mean ± std"
+        title = f"{dataset_name(configs[0])}: test accuracy in percent, {judged_by}, mean ± std"
         Console().print(table(rows, title, Console().width))
         (folder / "table.md").write_text(markdown(rows, outcomes), "utf-8")
         failed = [outcome for outcome in outcomes if outcome.failure]

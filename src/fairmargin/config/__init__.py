@@ -14,6 +14,7 @@ from fairmargin.config.loading import (
     presets,
     settings_of,
 )
+from fairmargin.config.naming import dataset_name
 from fairmargin.config.schema import Config, DataConfig, Key, MethodConfig, NetworkConfig, all_keys
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "NetworkConfig",
     "Problem",
     "all_keys",
+    "dataset_name",
     "difference",
     "dump",
     "extended",

@@ -376,6 +376,13 @@ class Config(Section):
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     # Which code of their own the user trusts and gave; no setting.
     _code: Code = PrivateAttr(default_factory=Code)
+    # What was chosen for the user's own images, in sentences; no setting.
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was chosen for people's own images and why, in sentences."""
+        return self._notes
 
     @model_validator(mode="after")
     def _choose_without_hidden_labels(self) -> "Config":

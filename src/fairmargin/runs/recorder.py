@@ -11,12 +11,13 @@ import torch
 
 from fairmargin import evaluate
 from fairmargin.batch import Batch
-from fairmargin.config import Config, dump
-from fairmargin.data import Data, Split
+from fairmargin.config import Config, dataset_name, dump
+from fairmargin.data import OWN, Data, Split
 from fairmargin.data.preprocessing import preprocessing_of
 from fairmargin.loop import Training
 from fairmargin.runs import build, checkpoint
 from fairmargin.runs.environment import environment
+from fairmargin.runs.estimate import in_words, training_seconds
 from fairmargin.runs.examples import save_outputs
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.own import own_code
@@ -107,6 +108,19 @@ class Recorder:
             self.trackers = Trackers(self.config, self.folder, step, say)
             # Steps after the checkpoint are done again, so their metrics are removed.
             self.folder.metrics.truncate(state["metrics"] if state else 0)
+
+    def estimate(self) -> None:
+        """Say how long the training of people's own images will take, before it starts."""
+        own = self.config.data.name in OWN and distributed.world_size() == 1
+        left = self.display.steps - self.training.step
+        if not own or not left or self.display.brief:
+            return
+        seconds = training_seconds(self.training, left)
+        if seconds is not None:
+            self.display.detail(
+                f"training will take about {in_words(seconds)}: {self.display.epochs} epochs of "
+                f"{len(self.data.train):,} images on {_place(self.training.device)}"
+            )
 
     def _refuse_other_data(self, hashes: dict[str, str]) -> None:
         before = self.folder.data_hashes()
@@ -261,7 +275,7 @@ class Recorder:
         accuracy = judged.test[classifier]["accuracy"]
         result = {
             "method": config.method.name,
-            "dataset": config.data.name,
+            "dataset": dataset_name(config),
             "seed": config.seed,
             "epochs": training.loader.epoch,
             "steps": training.step,
@@ -375,7 +389,7 @@ class Recorder:
     def _save_weights(self, path: Path) -> None:
         facts = {
             "method": self.config.method.name,
-            "dataset": self.config.data.name,
+            "dataset": dataset_name(self.config),
             "step": self.training.step,
         }
         # One entry only: several would stand in random order, and equal runs give equal files.
@@ -391,3 +405,11 @@ class Recorder:
             )
             self.warnings.append(text)
             self.display.say(f"warning: {text}")
+
+
+def _place(device: torch.device) -> str:
+    """Return "2 threads of the CPU", or the device."""
+    if device.type != "cpu":
+        return str(device)
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' if threads > 1 else ''} of the CPU"

@@ -12,7 +12,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.data.bias import count_cells
 from fairmargin.data.decode import Decoder, Mode
 from fairmargin.data.divide import check_test, divide
-from fairmargin.data.drafts import folder_drafts, manifest_drafts
+from fairmargin.data.drafts import Draft, folder_drafts, manifest_drafts
 from fairmargin.data.embedded import Columns, embedded_drafts, holds_images
 from fairmargin.data.manifest import Check, Manifest, check_drafts
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
@@ -64,14 +64,15 @@ def build(
     """
     path = Path(path)
     decoder = Decoder(image_size, mode)
-    unpacked = None
-    if holds_images(path):
-        columns = Columns(label_column, bias_columns, split_column)
-        drafts, unpacked = embedded_drafts(path, columns)
-    elif path.is_dir():
-        drafts = folder_drafts(path, bias_level)
-    else:
-        drafts = manifest_drafts(path, path_column, label_column, bias_columns, split_column, base)
+    drafts, unpacked = drafts_of(
+        path,
+        path_column=path_column,
+        label_column=label_column,
+        bias_columns=bias_columns,
+        split_column=split_column,
+        base=base,
+        bias_level=bias_level,
+    )
     # Checked now, because decoding may take hours, and again when bad rows are out.
     marked = any(draft.sample.split == "test" for draft in drafts)
     check_test(path, marked, test_fraction, test_needed)
@@ -118,6 +119,29 @@ def build(
     normalization = (mean or IMAGENET[0], std or IMAGENET[1])
     train_views = crop_flip(image_size, image_size // 8, *normalization)
     return Data(train, split("valid"), split("test"), info, train_views, plain(*normalization))
+
+
+def drafts_of(
+    path: Path,
+    *,
+    path_column: str = "path",
+    label_column: str = "label",
+    bias_columns: Sequence[str] | str = ("bias",),
+    split_column: str | None = "split",
+    base: Path | None = None,
+    bias_level: bool = False,
+) -> tuple[list[Draft], Path | None]:
+    """List what a table or folder says of its images, without opening any; arguments as in `build`.
+
+    Returns:
+        The drafts, and the folder that images inside a table were unpacked to.
+    """
+    if holds_images(path):
+        return embedded_drafts(path, Columns(label_column, bias_columns, split_column))
+    if path.is_dir():
+        return folder_drafts(path, bias_level), None
+    columns = (path_column, label_column, bias_columns, split_column)
+    return manifest_drafts(path, *columns, base), None
 
 
 def _encode(manifest: Manifest) -> tuple[Tensor, Tensor]:
