@@ -7,9 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import fairmargin as fm
 from fairmargin.cli.app import app
 from fairmargin.data.hashes import source_hash
 from fairmargin.report.grouping import parts_of, read_runs
@@ -97,6 +99,49 @@ def test_runs_are_named_after_the_table_and_two_of_one_name_do_not_collide(here)
     assert f"run folder: runs/{second}/ce/seed-0" in again.output
     os.rename("one", "elsewhere")  # the same images, moved
     assert "run folder: runs/my/ce/seed-0" in train(Path("elsewhere/my.csv")).output
+
+
+@pytest.mark.parametrize(("option", "classifier"), [("fitted", "probe"), ("knn", "knn")])
+def test_the_reported_classifier_is_that_which_is_loaded_and_checked(here, option, classifier):
+    file = table(here / "my.csv", bias="xxyx")
+    change = ["--set", f"evaluate.report_classifier={option}", "--set", "train.epochs=1"]
+    found = say("train", "--dataset", str(file), "--method", "eps-supinfonce", *QUICK, *change)
+    assert found.exit_code == 0, found.output
+    run = here / "runs/my/eps-supinfonce/seed-0"
+    record = RunRecord.read(run)
+    assert record.result["headline"]["classifier"] == classifier
+    kept = record.arrays("test")
+    model = fm.load(run)
+    pictures = [here / "my pictures" / f"{i}.png" for i in range(16, 24)]
+    said = model.predict(pictures)
+    assert torch.allclose(said.probabilities, torch.tensor(kept["logits"]).softmax(1), atol=1e-5)
+    own = model.method.method.predict(model.preprocessing.normalize(_pixels(model, pictures)))
+    assert not torch.allclose(own.softmax(1), said.probabilities, atol=1e-3)
+    plain = record.result["test"][classifier]["accuracy"]["plain"]["value"]
+    assert (kept["predicted"] == kept["labels"]).mean() == pytest.approx(plain)
+    checked = say("check", str(run), "--min-accuracy", f"plain={plain}")
+    assert checked.exit_code == 0, checked.output
+    again = say("evaluate", str(run))
+    assert f"{100 * plain:.1f}" in again.output
+
+
+def _pixels(model, pictures):
+    return torch.stack([model.preprocessing.pixels(picture) for picture in pictures])
+
+
+def test_a_fitted_classifier_leaves_with_an_exported_file(here):
+    pytest.importorskip("onnxruntime")
+    file = table(here / "my.csv")
+    change = ["--set", "evaluate.report_classifier=fitted", "--set", "train.epochs=1"]
+    assert train(file, *change).exit_code == 0
+    # It compares the file with the loaded model before it is kept.
+    exported = say("export", "runs/my/ce/seed-0", "--out", "model.onnx")
+    assert exported.exit_code == 0, exported.output
+    change[1] = "evaluate.report_classifier=knn"
+    assert train(file, *change, "--out", "neighbors").exit_code == 0
+    refused = say("export", "neighbors")
+    assert refused.exit_code == 2
+    assert "reports nearest neighbours" in refused.output
 
 
 def test_names_of_folders_in_runs_are_not_taken(here):

@@ -79,7 +79,9 @@ def compare(
             go_on=options.all_methods,
             engine=chosen_engine,
         )
-        classifier = shown_classifier(configs[0].evaluate.classifiers)
+        classifier = shown_classifier(
+            configs[0].evaluate.classifiers, configs[0].evaluate.report_classifier
+        )
         rows = summaries(outcomes, classifier)
         judged_by = classifier_title(classifier)
         title = f"{dataset_name(configs[0])}: test accuracy in percent, {judged_by}, mean ± std"

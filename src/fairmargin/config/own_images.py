@@ -51,7 +51,9 @@ def own_defaults(data: Mapping[str, Any]) -> OwnDefaults:
     root = data.get("root")
     facts = None if root is None else look(Path(str(root)), data)
     given_size = data.get("image_size")
-    side = given_size if isinstance(given_size, int) else facts and facts.side
+    side = given_size if isinstance(given_size, int) else None
+    if side is None and facts is not None:
+        side = facts.side
     kind = kind_of(side)
     bias = str(data.get("bias", "labels"))
     method, why = choose_method(facts, bias)

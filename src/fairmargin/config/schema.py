@@ -323,6 +323,12 @@ class EvaluateConfig(Section):
         "classifiers that predict at the end: the method's own, a linear probe, k-NN, or linear "
         "evaluation (`docs/evaluation.md`)",
     )
+    report_classifier: Literal["online", "fitted", "knn"] = setting(
+        "online",
+        "classifier that the result is about, and that predict and export use: the method's own as "
+        "it was trained, one fitted to convergence on its features, or nearest neighbours "
+        "(`docs/evaluation.md`)",
+    )
     resamples: WholeAboveZero = setting(1000, "resamples of the bootstrap for the intervals")
     report: Literal["last", "best-on-validation"] = setting(
         "last",

@@ -23,6 +23,7 @@ from fairmargin.runs.record import (
     CONFIG,
     DATA,
     ENVIRONMENT,
+    HEAD,
     METRICS,
     NETWORK,
     RESULT,
@@ -66,6 +67,7 @@ class RunFolder:
         self.checkpoints = self.path / CHECKPOINTS
         self.weights = self.path / WEIGHTS
         self.best = self.path / BEST
+        self.head = self.path / HEAD
 
     @property
     def finished(self) -> bool:

@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fairmargin.runs.examples import save_outputs
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.own import own_code
 from fairmargin.runs.progress import Display, Now
+from fairmargin.runs.remarks import closing_remarks
 from fairmargin.runs.trackers import Trackers
 from fairmargin.runtime import distributed
 from fairmargin.runtime.files import CheckpointError, load_weights, save_weights
@@ -269,11 +271,14 @@ class Recorder:
             resamples=config.evaluate.resamples,
             linear=build.linear(config),
             progress=self._stage,
+            report=config.evaluate.report_classifier,
+            probe_weights=build.probe_weights(config, training.loader),
         )
-        save_outputs(self.folder, judged.outputs, self.data)
         classifier = next(iter(judged.test))
+        outputs = self._keep_head(judged, classifier)
+        save_outputs(self.folder, outputs, self.data)
         accuracy = judged.test[classifier]["accuracy"]
-        result = {
+        result: dict[str, Any] = {
             "method": config.method.name,
             "dataset": dataset_name(config),
             "seed": config.seed,
@@ -294,9 +299,22 @@ class Recorder:
                 *judged.warnings,
             ],
         }
+        remarks = closing_remarks(result, config, self.folder.path)
+        result["warnings"] += remarks
         self.folder.write_result(result)
+        for remark in remarks:
+            self.display.say(f"note: {remark}")
         if self.trackers is not None:
             self.trackers.conclude(result, self.data.info)
+
+    def _keep_head(self, judged: evaluate.Evaluation, classifier: str) -> evaluate.Outputs:
+        """Write the reported classifier if it is not the method's own; return what it says."""
+        head = judged.heads.get(classifier)
+        if head is None:
+            self.folder.head.unlink(missing_ok=True)
+            return judged.outputs
+        save_weights(self.folder.head, head.state_dict(), {"classifier": classifier})
+        return replace(judged.outputs, logits=head(judged.outputs.features))
 
     def _stage(self, what: str, done: int, of: int) -> None:
         """Show how far a long evaluation is, and stop it if asked to; the training is saved."""
