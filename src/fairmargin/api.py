@@ -82,7 +82,7 @@ def train(
     encoder: Any = None,
     class_names: Sequence[str] | None = None,
     bias_names: Sequence[str] | None = None,
-    augment: Sequence[Step] | None = None,
+    augment: Sequence[Step] | str | None = None,
     trust_code: bool = False,
 ) -> TrainedRun:
     """Train one method on one dataset, evaluate it, and record everything in a folder.
@@ -117,7 +117,8 @@ def train(
             class or function that makes one, its import path, or a name.
         class_names: one for each label of `train`.
         bias_names: one for each bias value of `train`.
-        augment: steps of `fairmargin.data.views` for `train`.
+        augment: of `train`: a name such as "supcon" (`data.augment`), or steps of
+            `fairmargin.data.views`.
         trust_code: import code that `config` names, if that is the file of a run.
     """
     own = OwnParts.of(encoder, GivenDatasets(train, valid, test, class_names, bias_names, augment))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
+from fairmargin.data.augment import Augment, augmented
 from fairmargin.data.bias import count_cells
 from fairmargin.data.decode import Decoder, Mode
 from fairmargin.data.divide import check_test, divide
@@ -16,7 +17,7 @@ from fairmargin.data.drafts import Draft, folder_drafts, manifest_drafts
 from fairmargin.data.embedded import Columns, embedded_drafts, holds_images
 from fairmargin.data.manifest import Check, Manifest, check_drafts
 from fairmargin.data.split import ArraySplit, Data, FileSplit, Split
-from fairmargin.data.views import IMAGENET, crop_flip, plain
+from fairmargin.data.views import IMAGENET, plain
 
 
 def build(
@@ -24,6 +25,7 @@ def build(
     *,
     image_size: int = 64,
     mode: Mode = "crop",
+    augment: Augment | bool = "crop-flip",
     mean: tuple[float, float, float] | None = None,
     std: tuple[float, float, float] | None = None,
     path_column: str = "path",
@@ -48,6 +50,7 @@ def build(
     Args:
         image_size: side of the square that every image is brought to, by `mode` (see
             `decode.Decoder`).
+        augment: how training images are changed at random; `augment.MEANINGS` says what each does.
         mean: of each channel, subtracted from values in [0, 1]; by default ImageNet's, or that of
             a pretrained network which says it.
         std: of each channel, by which they are divided; by default as for `mean`.
@@ -117,7 +120,7 @@ def build(
         notes={"source": str(path), "resize": mode, **notes},
     )
     normalization = (mean or IMAGENET[0], std or IMAGENET[1])
-    train_views = crop_flip(image_size, image_size // 8, *normalization)
+    train_views = augmented(augment, image_size, *normalization)
     return Data(train, split("valid"), split("test"), info, train_views, plain(*normalization))
 
 
