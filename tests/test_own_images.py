@@ -144,6 +144,31 @@ def test_a_fitted_classifier_leaves_with_an_exported_file(here):
     assert "reports nearest neighbours" in refused.output
 
 
+def test_a_table_alone_is_trained_and_compared(here):
+    file = table(here / "my.csv", bias="xxyx")
+    trained = say("train", "--dataset", str(file), *QUICK)
+    assert trained.exit_code == 0, trained.output
+    assert "method: biascon+ce, because the table names the bias (2 values)" in trained.output
+    assert "training will take about " in trained.output
+    assert (here / "runs/my/biascon+ce/seed-0/classifier.safetensors").is_file()
+    compared = say("compare", "--dataset", str(file), "--seeds", "1", *QUICK)
+    assert compared.exit_code == 0, compared.output
+    assert "reported classifier" in compared.output
+    methods = sorted(path.name for path in (here / "runs/my").iterdir() if path.is_dir())
+    assert methods == ["biascon+ce", "ce"]
+    page = (here / "runs/my/report.html").read_text()
+    assert "by the classifier that each run reports" in page
+
+
+def test_methods_of_two_views_say_what_own_images_need_and_that_works(here):
+    file = table(here / "my.csv")
+    words = ["train", "--dataset", str(file), "--method", "simclr", *QUICK]
+    refused = say(*words)
+    assert refused.exit_code == 2
+    assert "--set data.augment=supcon for your own images" in refused.output
+    assert say(*words, "--set", "data.augment=supcon", "--out", "two").exit_code == 0
+
+
 def test_names_of_folders_in_runs_are_not_taken(here):
     assert train(table(here / "scores.csv")).exit_code == 0
     assert (here / "runs/scores-images/ce/seed-0/result.json").is_file()

@@ -79,9 +79,9 @@ def compare(
             go_on=options.all_methods,
             engine=chosen_engine,
         )
-        classifier = shown_classifier(
-            configs[0].evaluate.classifiers, configs[0].evaluate.report_classifier
-        )
+        classifier = shown_classifier(configs[0].evaluate.classifiers)
+        if any(config.evaluate.report_classifier != "online" for config in configs):
+            classifier = "reported"
         rows = summaries(outcomes, classifier)
         judged_by = classifier_title(classifier)
         title = f"{dataset_name(configs[0])}: test accuracy in percent, {judged_by}, mean ± std"

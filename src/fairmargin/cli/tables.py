@@ -51,6 +51,7 @@ def classifier_title(name: str) -> str:
         "probe": "linear probe",
         "knn": "nearest neighbours",
         "linear": "linear evaluation",
+        "reported": "reported classifier",
     }[name]
 
 
@@ -63,13 +64,10 @@ def with_interval(x: dict[str, float]) -> str:
     return f"{100 * x['value']:.1f} ({100 * x['low']:.1f}–{100 * x['high']:.1f})"
 
 
-def shown_classifier(classifiers: Sequence[str], report: str = "online") -> str:
-    """Return the classifier to show: the reported one if it was evaluated, else the first.
+def shown_classifier(classifiers: Sequence[str]) -> str:
+    """Return the classifier to show: the method's own if it was evaluated, else the first.
 
     Args:
         classifiers: those that were evaluated.
-        report: `evaluate.report_classifier`.
     """
-    if report != "online":
-        return {"fitted": "probe"}.get(report, report)
     return "own" if "own" in classifiers else classifiers[0]

@@ -22,7 +22,7 @@ KEPT_SIDES = range(16, 41)
 SEEN_IMAGES = 60_000
 LEAST_EPOCHS, MOST_EPOCHS = 8, 60
 # What is trained with bias labels, with bias features, and without knowledge of the bias.
-WITH_LABELS = "group-balanced"
+WITH_LABELS = "biascon+ce"
 WITH_SCORES = "eps-supinfonce+fairkl"
 WITHOUT = "ce"
 

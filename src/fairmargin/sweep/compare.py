@@ -198,7 +198,7 @@ def summaries(outcomes: Sequence[Outcome], classifier: str = "own") -> list[Summ
     Methods that cannot be run on the dataset are left out.
 
     Args:
-        classifier: by which the methods are judged.
+        classifier: by which the methods are judged; "reported": that which each run reports.
     """
     methods = dict.fromkeys(outcome.method for outcome in outcomes if not outcome.refused)
     found = []
@@ -210,8 +210,11 @@ def summaries(outcomes: Sequence[Outcome], classifier: str = "own") -> list[Summ
 
 def _summary(method: str, outcomes: Sequence[Outcome], classifier: str) -> Summary:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    tests = [result["test"] for result in results]
-    judged = [test[classifier]["accuracy"] for test in tests if classifier in test]
+    judged = []
+    for result in results:
+        named = result["headline"]["classifier"] if classifier == "reported" else classifier
+        if named in result["test"]:
+            judged.append(result["test"][named]["accuracy"])
     mean: dict[str, float] = {}
     std: dict[str, float | None] = {}
     for name in NAMES:
