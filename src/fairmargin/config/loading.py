@@ -14,7 +14,7 @@ from fairmargin.config import toml
 from fairmargin.config.code import allowed, is_import_path
 from fairmargin.config.errors import PAGE, ConfigError, Problem
 from fairmargin.config.options import written
-from fairmargin.config.own_images import OwnDefaults, own_defaults
+from fairmargin.config.own_images import Notes, OwnDefaults, own_defaults
 from fairmargin.config.schema import (
     Config,
     DataConfig,
@@ -88,7 +88,7 @@ def load(
     config = Config(**merged)
     _check_tables(config, stated, parsed)
     if own is not None:
-        config._notes = _chosen_here(own, config, users)
+        config._notes = Notes(_chosen_here(own, config, users))
     theirs = users if file is None or not _of_a_run(Path(file)) else users[2:]
     return allowed(config, trusted=_names(theirs))
 

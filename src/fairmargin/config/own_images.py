@@ -8,7 +8,7 @@ were chosen by.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,13 @@ class OwnDefaults:
     presets: tuple[str, ...]
     layer: dict[str, Any]
     notes: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Sentences beside a configuration, which do not make it another one."""
+
+    lines: tuple[str, ...] = field(default=(), compare=False)
 
 
 def own_defaults(data: Mapping[str, Any]) -> OwnDefaults:

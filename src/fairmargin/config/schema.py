@@ -27,6 +27,7 @@ from fairmargin.config import toml
 from fairmargin.config.code import Code, is_code
 from fairmargin.config.errors import ConfigError, Problem
 from fairmargin.config.options import Option, options_of
+from fairmargin.config.own_images import Notes
 from fairmargin.config.sections import (
     AboveZero,
     Decay,
@@ -383,12 +384,12 @@ class Config(Section):
     # Which code of their own the user trusts and gave; no setting.
     _code: Code = PrivateAttr(default_factory=Code)
     # What was chosen for the user's own images, in sentences; no setting.
-    _notes: tuple[str, ...] = PrivateAttr(default=())
+    _notes: Notes = PrivateAttr(default_factory=Notes)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What was chosen for people's own images and why, in sentences."""
-        return self._notes
+        return self._notes.lines
 
     @model_validator(mode="after")
     def _choose_without_hidden_labels(self) -> "Config":

@@ -158,24 +158,26 @@ def _views(
     augment: Sequence[Step] | str | None,
 ) -> tuple[Views, Views]:
     """(views for training, views for evaluation)."""
-    if isinstance(augment, str) and (dtype != torch.uint8 or height != width):
+    named = augment if isinstance(augment, str) else None
+    given = None if augment is None or isinstance(augment, str) else tuple(augment)
+    if named is not None and (dtype != torch.uint8 or height != width):
         raise ValueError(
-            f"augment={augment!r} is for square uint8 images; give steps of fairmargin.data.views"
+            f"augment={named!r} is for square uint8 images; give steps of fairmargin.data.views"
         )
     if dtype != torch.uint8:
         as_is: tuple[Channels, Channels] = ((0.0,) * channels, (1.0,) * channels)
-        return FloatViews(tuple(augment or ()), *as_is), FloatViews((), *as_is)
+        return FloatViews(given or (), *as_is), FloatViews((), *as_is)
     mean, std = IMAGENET
     if channels != 3:
         # Of grey images, and of channels that are no colours: the means over the colours.
         mean, std = ((sum(values) / 3,) * channels for values in IMAGENET)
-    if isinstance(augment, str):
-        return augmented(augment, height, mean, std), Views((), mean, std)
+    if named is not None:
+        return augmented(named, height, mean, std), Views((), mean, std)
     steps: tuple[Step, ...] = (Flip(),)
     if height == width:
         steps = (PaddedCrop(height, height // 8), Flip())
-    if augment is not None:
-        steps = tuple(augment)
+    if given is not None:
+        steps = given
     return Views(steps, mean, std), Views((), mean, std)
 
 
