@@ -24,7 +24,7 @@ LEAST_EPOCHS, MOST_EPOCHS = 8, 60
 # What is trained with bias labels, with bias features, and without knowledge of the bias.
 WITH_LABELS = "biascon+ce"
 WITH_SCORES = "eps-supinfonce+fairkl"
-WITHOUT = "ce"
+WITHOUT = "eps-supinfonce"
 
 
 @dataclass(frozen=True)

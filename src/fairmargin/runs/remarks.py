@@ -13,7 +13,8 @@ from fairmargin.evaluate import REPORTED
 LAG = 0.03
 FAR = 0.10
 
-Accuracies = Mapping[str, Any]
+# Methods that know nothing of a bias: the data are audited next, and not the run.
+BLIND = ("ce", "supcon", "eps-supinfonce")
 
 
 def closing_remarks(result: Mapping[str, Any], config: Config, path: Path) -> list[str]:
@@ -73,8 +74,7 @@ def _flattering(result: Mapping[str, Any], config: Config, path: Path) -> str:
 
 def _next(config: Config, path: Path) -> str:
     """The command that helps: train against the bias, or see what the model goes by."""
-    knows_nothing = config.method.name == "ce" and config.data.bias == "labels"
-    if config.data.name in OWN and knows_nothing:
+    if config.data.name in OWN and config.method.name in BLIND:
         words = ["fairmargin", "audit", str(config.data.root)]
     else:
         words = ["fairmargin", "audit", str(path)]
