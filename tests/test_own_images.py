@@ -1,14 +1,17 @@
-"""People's own images all are the dataset "folder": runs on different ones are kept apart."""
+"""People's own images: their defaults, and how runs on different tables are kept apart."""
 
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import fairmargin as fm
 from fairmargin.cli.app import app
 from fairmargin.data.hashes import source_hash
 from fairmargin.report.grouping import parts_of, read_runs
@@ -66,7 +69,7 @@ def test_a_finished_run_is_not_shown_for_other_images(here):
     a, b = table(here / "a.csv"), table(here / "b.csv", shift=99)
     assert train(a).exit_code == 0
     assert train(a).exit_code == 0  # shown again
-    other = train(b)
+    other = train(b, "--out", "runs/a/ce/seed-0")
     assert other.exit_code == 2
     assert "holds a finished run on other images: " in other.output
     a.write_text(a.read_text().replace("22.png,cat", "22.png,dog"))
@@ -81,6 +84,96 @@ def test_images_that_moved_are_the_same(here):
     os.rename("old", "new")
     again = train(here / "new/a.csv", "--out", "run")
     assert again.exit_code == 0, again.output
+
+
+def test_runs_are_named_after_the_table_and_two_of_one_name_do_not_collide(here):
+    for place in ("one", "two"):
+        (here / place).mkdir()
+        table(here / place / "my.csv", shift=len(place) + ord(place[0]))
+    assert train(Path("one/my.csv")).exit_code == 0
+    assert train(Path("two/my.csv")).exit_code == 0
+    first, second = sorted(path.name for path in (here / "runs").iterdir())
+    assert first == "my"
+    assert re.fullmatch("my-[0-9a-f]{6}", second)
+    again = train(Path("two/my.csv"))  # found again, and not trained
+    assert f"run folder: runs/{second}/ce/seed-0" in again.output
+    os.rename("one", "elsewhere")  # the same images, moved
+    assert "run folder: runs/my/ce/seed-0" in train(Path("elsewhere/my.csv")).output
+
+
+@pytest.mark.parametrize(("option", "classifier"), [("fitted", "probe"), ("knn", "knn")])
+def test_the_reported_classifier_is_that_which_is_loaded_and_checked(here, option, classifier):
+    file = table(here / "my.csv", bias="xxyx")
+    change = ["--set", f"evaluate.report_classifier={option}", "--set", "train.epochs=1"]
+    found = say("train", "--dataset", str(file), "--method", "eps-supinfonce", *QUICK, *change)
+    assert found.exit_code == 0, found.output
+    run = here / "runs/my/eps-supinfonce/seed-0"
+    record = RunRecord.read(run)
+    assert record.result["headline"]["classifier"] == classifier
+    kept = record.arrays("test")
+    model = fm.load(run)
+    pictures = [here / "my pictures" / f"{i}.png" for i in range(16, 24)]
+    said = model.predict(pictures)
+    assert torch.allclose(said.probabilities, torch.tensor(kept["logits"]).softmax(1), atol=1e-5)
+    own = model.method.method.predict(model.preprocessing.normalize(_pixels(model, pictures)))
+    assert not torch.allclose(own.softmax(1), said.probabilities, atol=1e-3)
+    plain = record.result["test"][classifier]["accuracy"]["plain"]["value"]
+    assert (kept["predicted"] == kept["labels"]).mean() == pytest.approx(plain)
+    checked = say("check", str(run), "--min-accuracy", f"plain={plain}")
+    assert checked.exit_code == 0, checked.output
+    again = say("evaluate", str(run))
+    assert f"{100 * plain:.1f}" in again.output
+
+
+def _pixels(model, pictures):
+    return torch.stack([model.preprocessing.pixels(picture) for picture in pictures])
+
+
+def test_a_fitted_classifier_leaves_with_an_exported_file(here):
+    pytest.importorskip("onnxruntime")
+    file = table(here / "my.csv")
+    change = ["--set", "evaluate.report_classifier=fitted", "--set", "train.epochs=1"]
+    assert train(file, *change).exit_code == 0
+    # It compares the file with the loaded model before it is kept.
+    exported = say("export", "runs/my/ce/seed-0", "--out", "model.onnx")
+    assert exported.exit_code == 0, exported.output
+    change[1] = "evaluate.report_classifier=knn"
+    assert train(file, *change, "--out", "neighbors").exit_code == 0
+    refused = say("export", "neighbors")
+    assert refused.exit_code == 2
+    assert "reports nearest neighbours" in refused.output
+
+
+def test_a_table_alone_is_trained_and_compared(here):
+    file = table(here / "my.csv", bias="xxyx")
+    trained = say("train", "--dataset", str(file), *QUICK)
+    assert trained.exit_code == 0, trained.output
+    assert "method: biascon+ce, because the table names the bias (2 values)" in trained.output
+    assert "training will take about " in trained.output
+    assert (here / "runs/my/biascon+ce/seed-0/classifier.safetensors").is_file()
+    compared = say("compare", "--dataset", str(file), "--seeds", "1", *QUICK)
+    assert compared.exit_code == 0, compared.output
+    assert "reported classifier" in compared.output
+    methods = sorted(path.name for path in (here / "runs/my").iterdir() if path.is_dir())
+    assert methods == ["biascon+ce", "ce"]
+    page = (here / "runs/my/report.html").read_text()
+    assert "by the classifier that each run reports" in page
+
+
+def test_methods_of_two_views_say_what_own_images_need_and_that_works(here):
+    file = table(here / "my.csv")
+    words = ["train", "--dataset", str(file), "--method", "simclr", *QUICK]
+    refused = say(*words)
+    assert refused.exit_code == 2
+    assert "--set data.augment=supcon for your own images" in refused.output
+    assert say(*words, "--set", "data.augment=supcon", "--out", "two").exit_code == 0
+
+
+def test_names_of_folders_in_runs_are_not_taken(here):
+    assert train(table(here / "scores.csv")).exit_code == 0
+    assert (here / "runs/scores-images/ce/seed-0/result.json").is_file()
+    trained = json.loads((here / "runs/scores-images/ce/seed-0/result.json").read_text())
+    assert trained["dataset"] == "scores-images"
 
 
 def test_an_interrupted_run_does_not_go_on_with_other_images(here, monkeypatch):
@@ -114,15 +207,15 @@ def test_trials_on_other_images_do_not_count(here):
         "tune", "--dataset", str(file), "--methods", "ce", "--trials", "1", "--seeds", "1", *QUICK
     )
     assert search(a).exit_code == 0
-    other = search(b)
+    assert search(b).exit_code == 0
+    assert (here / "runs/tune/b/table.md").is_file()
+    a.write_text(a.read_text().replace("22.png,cat", "22.png,dog"))
+    other = search(a)
     assert other.exit_code == 2
     assert "holds trials of another configuration: seeds 0; images " in other.output
-    head = (here / "runs/tune/folder/tuned.toml").read_text().partition("\n")[0]
+    head = (here / "runs/tune/a/tuned.toml").read_text().partition("\n")[0]
     given = shlex.join(QUICK)
-    assert (
-        head
-        == f"# fairmargin compare runs/tune/folder/tuned.toml --dataset {a} --methods ce {given}"
-    )
+    assert head == f"# fairmargin compare runs/tune/a/tuned.toml --dataset {a} --methods ce {given}"
 
 
 def test_a_report_does_not_count_two_tables_as_two_seeds(here):
@@ -158,7 +251,7 @@ def test_tuning_chooses_by_what_the_validation_samples_have(here, bias, valid_bi
         *select,
     )
     assert found.exit_code == 0, found.output
-    assert "| ce | 1 | plain |" in (here / "runs/tune/folder/table.md").read_text()
+    assert "| ce | 1 | plain |" in (here / "runs/tune/a/table.md").read_text()
 
 
 def test_evaluation_on_other_data_needs_the_same_classes_and_network(here):

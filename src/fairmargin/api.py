@@ -102,7 +102,7 @@ def train(
     encoder: Any = None,
     class_names: Sequence[str] | None = None,
     bias_names: Sequence[str] | None = None,
-    augment: Sequence[Step] | None = None,
+    augment: Sequence[Step] | str | None = None,
     trust_code: bool = False,
 ) -> TrainedRun:
     """Train one method on one dataset, evaluate it, and record everything in a folder.
@@ -118,7 +118,8 @@ def train(
 
     Args:
         dataset: a name from `fm.data.DATASETS`, or the path of a table or folder of images.
-        method: a name from `fm.methods.METHODS`.
+        method: a name from `fm.methods.METHODS`; for a table or folder of images, by default what
+            suits its bias column, which is printed with the reason.
         network: a name from `fm.networks.ENCODERS`, or "hf:NAME", "timm:NAME", "torchvision:NAME";
             the dataset's preset by default.
         bias: what methods see of the bias: "labels", "none", "scores" or "clusters".
@@ -136,7 +137,8 @@ def train(
             class or function that makes one, its import path, or a name.
         class_names: one for each label of `train`.
         bias_names: one for each bias value of `train`.
-        augment: steps of `fairmargin.data.views` for `train`.
+        augment: of `train`: a name such as "supcon" (`data.augment`), or steps of
+            `fairmargin.data.views`.
         trust_code: import code that `config` names, if that is the file of a run.
     """
     own = OwnParts.of(encoder, GivenDatasets(train, valid, test, class_names, bias_names, augment))
@@ -163,6 +165,8 @@ def train(
         )
     chosen = named_again(allowed(chosen, given=own.given), trust_code=trust_code)
     own.say_what_is_lost(console)
+    for note in chosen.notes:
+        (console or Console()).print(note, highlight=False, markup=False, soft_wrap=True)
     folder = folder_of(chosen, default_out(chosen)) if out is None else Path(out)
     record = run_config(chosen, folder, command=("fairmargin.train",), console=console)
     return TrainedRun(folder, record, named_part(chosen, "network"))

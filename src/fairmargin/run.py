@@ -50,6 +50,7 @@ def run(
             Recorder(folder, config, data, training, display, stop) as recorder,
         ):
             recorder.begin(command)
+            recorder.estimate()
             epochs, steps = config.train.epochs, config.train.steps
             on_step, on_epoch = recorder.after_step, recorder.after_epoch
             fit(training, epochs, steps=steps, after_step=on_step, after_epoch=on_epoch)

@@ -178,3 +178,17 @@ def test_neighbours_at_the_edges():
 def test_the_size_of_biased_mnist_converges():
     x, y = draw(13, n=60_000, d=128, classes=10, apart=0.1)
     assert fit_probe(torch.nn.functional.normalize(x), y, 10).converged
+
+
+def test_weights_count_like_repeated_samples():
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(30, 4, generator=generator)
+    y = torch.arange(30) % 3
+    times = torch.arange(30) % 4  # some samples count nothing
+    repeated = torch.arange(30).repeat_interleave(times)
+    weighted = fit_probe(x, y, 3, standardise=False, weights=times)
+    plain = fit_probe(x[repeated], y[repeated], 3, standardise=False)
+    assert torch.allclose(weighted.weight, plain.weight, atol=1e-5)
+    assert torch.allclose(weighted.intercept, plain.intercept, atol=1e-5)
+    with pytest.raises(ValueError, match="30 finite numbers from 0 up"):
+        fit_probe(x, y, 3, weights=torch.ones(29))

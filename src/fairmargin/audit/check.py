@@ -19,7 +19,7 @@ OF_LARGE_GROUPS = ("worst-group", GAP)
 # Small groups that a message names, the weakest first.
 NAMED = 5
 
-Classifier = Literal["own", "probe", "knn", "linear"]
+Classifier = Literal["reported", "own", "probe", "knn", "linear"]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def checks(
     run: Path,
     limits: Sequence[Limit],
     *,
-    classifier: Classifier = "own",
+    classifier: Classifier = "reported",
     lower_bound: bool = False,
     ignore_small_groups: bool = False,
 ) -> list[Check]:
@@ -149,7 +149,8 @@ def checks(
     Args:
         run: the folder of a finished run.
         limits: what the run has to keep.
-        classifier: whose numbers are compared, one of those that the run evaluated.
+        classifier: whose numbers are compared, one of those that the run evaluated, or "reported"
+            for the one that the run's headline is about.
         lower_bound: compare the lower end of an accuracy's 95 % interval instead of the value. The
             gap has no interval.
         ignore_small_groups: let worst-group accuracy and gap hold although groups with few test
@@ -162,7 +163,7 @@ def check(
     run: Path,
     limits: Sequence[Limit],
     *,
-    classifier: Classifier = "own",
+    classifier: Classifier = "reported",
     lower_bound: bool = False,
     ignore_small_groups: bool = False,
 ) -> list[Check]:
@@ -196,7 +197,7 @@ class Judged:
 
         Args:
             run: its folder.
-            classifier: one of those that the run evaluated.
+            classifier: one of those that the run evaluated, or "reported".
         """
         record = RunRecord.read(run)
         if record.result is None:
@@ -204,6 +205,8 @@ class Judged:
                 f"{run} is not finished; continue it: fairmargin train --resume {run}"
             )
         test = record.outcome["test"]
+        if classifier == "reported":
+            classifier = record.outcome["headline"]["classifier"]
         if classifier not in test:
             raise CannotCheckError(
                 f"{run} has no classifier {classifier!r}; it evaluated {', '.join(map(repr, test))}"

@@ -165,7 +165,9 @@ def configuration_of(
         changes: such as "data.rho=0.9".
         method: that is trained.
     """
-    config = configuration.load(file, dataset=target, method=method, seed=seed, overrides=changes)
+    config = configuration.load(
+        file, dataset=target, method=method, seed=seed, overrides=changes, first_look=cure
+    )
     if config.data.name == "folder":
         # Images stay files, whose sizes and types can be audited too, and nothing is held out for
         # validation. Only a cure needs test samples.

@@ -20,7 +20,7 @@ from torch import Tensor
 from fairmargin.bias import score_file
 from fairmargin.bias.score_file import FEATURES, FILE, Answers, Captured
 from fairmargin.checks import check_choice
-from fairmargin.config import Config, load, toml
+from fairmargin.config import Config, dataset_name, load, toml
 from fairmargin.data import Data, Split
 from fairmargin.data.split import as_evaluated
 from fairmargin.evaluate import answers, collect
@@ -129,7 +129,7 @@ def usual(image_shape: Sequence[int]) -> str:
 
 def folder_of(config: Config) -> Path:
     """Return the folder in which runs look for these scores by default."""
-    return score_file.locate(None, config.data.name, config.seed).parent
+    return score_file.locate(None, dataset_name(config), config.seed).parent
 
 
 def make(

@@ -11,7 +11,7 @@ from torch import Tensor
 from fairmargin.batch import DataInfo
 from fairmargin.bias import score_file
 from fairmargin.bias.clusters import ClustersOf, cluster, number_of_clusters
-from fairmargin.config import Config, load, toml
+from fairmargin.config import Config, dataset_name, load, toml
 from fairmargin.data import OWN, Data, Split
 from fairmargin.data.bias import count_cells
 from fairmargin.runtime import distributed
@@ -104,7 +104,11 @@ def _cluster_names(config: Config, info: DataInfo) -> tuple[str, ...]:
 def _scores(config: Config, data: Data) -> dict[str, Tensor]:
     """Read the features that data.scores holds for these samples."""
     given = config.data.scores
-    file = score_file.locate(given, config.data.name, config.seed)
+    file = score_file.locate(given, dataset_name(config), config.seed)
+    if given is None and not file.is_file():
+        # Where scores of people's own images lay in 0.1.0.
+        old = score_file.locate(None, config.data.name, config.seed)
+        file = old if old.is_file() else file
     if not file.is_file():
         out = "" if given is None else f" --out {shlex.quote(str(file.parent))}"
         raise ValueError(

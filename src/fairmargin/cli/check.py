@@ -32,8 +32,11 @@ def check(
         float | None, typer.Option(help="Largest equalised-odds gap allowed, 0 to 1.")
     ] = None,
     classifier: Annotated[
-        str, typer.Option(help="Whose numbers to compare: own, probe, knn or linear.")
-    ] = "own",
+        str,
+        typer.Option(
+            help="Whose numbers to compare: that which the run reports, own, probe, knn or linear."
+        ),
+    ] = "reported",
     lower_bound: Annotated[
         bool,
         typer.Option(

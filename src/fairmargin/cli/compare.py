@@ -21,7 +21,7 @@ from fairmargin.cli.options import (
     command_line,
     parse_seeds,
 )
-from fairmargin.cli.sweeps import Methods, RunOptions, choose_engine
+from fairmargin.cli.sweeps import RunOptions, choose_engine
 from fairmargin.cli.tables import classifier_title, shown_classifier
 from fairmargin.runtime.whole import write_text
 
@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 def compare(
     file: File = None,
     dataset: Dataset = None,
-    methods: Methods = "ce,eps-supinfonce,eps-supinfonce+fairkl",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help='Names from "fairmargin list methods", comma-separated, or all. By default ce, '
+            "eps-supinfonce and eps-supinfonce+fairkl; for your own images ce and what "
+            '"fairmargin train" would choose.'
+        ),
+    ] = None,
     network: Network = None,
     bias: Bias = None,
     seeds: Annotated[
@@ -52,6 +59,7 @@ def compare(
 
     The same command again runs only what is missing.
     """
+    from fairmargin.config import dataset_name
     from fairmargin.report.page import write_report
     from fairmargin.runs.folder import find_runs
     from fairmargin.sweep.compare import compare as run_all
@@ -59,7 +67,9 @@ def compare(
 
     with exit_on_user_error():
         chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
-        options = RunOptions(file, dataset, methods, network, bias, changes)
+        options = RunOptions(file, dataset, methods or "", network, bias, changes)
+        if methods is None:
+            options = options.with_usual_methods(say=typer.echo)
         configs = options.configs(parse_seeds(seeds))
         folder = out or default_out(configs[0])
         outcomes = run_all(
@@ -71,9 +81,11 @@ def compare(
             engine=chosen_engine,
         )
         classifier = shown_classifier(configs[0].evaluate.classifiers)
+        if any(config.evaluate.report_classifier != "online" for config in configs):
+            classifier = "reported"
         rows = summaries(outcomes, classifier)
         judged_by = classifier_title(classifier)
-        title = f"{configs[0].data.name}: test accuracy in percent, {judged_by}, mean ± std"
+        title = f"{dataset_name(configs[0])}: test accuracy in percent, {judged_by}, mean ± std"
         Console().print(table(rows, title, Console().width))
         write_text(folder / "table.md", markdown(rows, outcomes))
         failed = [outcome for outcome in outcomes if outcome.failure]

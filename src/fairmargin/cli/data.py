@@ -85,6 +85,10 @@ def show(
     root: Root = None,
     out: Annotated[Path | None, typer.Option(help="Picture to write; NAME.png by default.")] = None,
     split: Annotated[str, typer.Option(help="Split to draw: train, valid or test.")] = "train",
+    augmented: Annotated[
+        bool,
+        typer.Option("--augmented", help="Draw training images as their augmentation shows them."),
+    ] = False,
 ) -> None:
     """Draw examples and the (label × bias) counts of a dataset.
 
@@ -119,6 +123,12 @@ def show(
         if data.info.has_vectors:
             for line in _counts(data):
                 typer.echo(line)
+            return
+        if augmented:
+            from fairmargin.data.show_views import draw_augmented
+
+            picture = draw_augmented(data, out or Path(f"{title}-augmented.png"))
+            typer.echo(f"picture: {picture}")
             return
         picture = draw(data, out or Path(f"{title}.png"), split=cast(SplitName, split))
         typer.echo(f"picture: {picture}")

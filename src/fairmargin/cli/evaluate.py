@@ -13,7 +13,10 @@ from fairmargin.cli.tables import accuracy_table
 from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fairmargin.config import Config
+    from fairmargin.data import Data
 
 
 def _stage(what: str, done: int, of: int) -> None:
@@ -95,6 +98,8 @@ def evaluate(
             resamples=config.evaluate.resamples,
             linear=build.linear(config),
             progress=_stage,
+            report=config.evaluate.report_classifier,
+            probe_weights=_probe_weights(config, data, method.sampler),
         )
         for title, sets in {"test": found.test, **found.extra_tests}.items():
             heading = f"{title}: accuracy in percent, with 95 % intervals"
@@ -110,6 +115,18 @@ def evaluate(
                 "ordering": found.ordering,
             }
             write_text(out, json.dumps(everything, indent=1))
+
+
+def _probe_weights(config: "Config", data: "Data", sampler: str) -> "Tensor | None":
+    """The weights that the run gave its fitted classifier; see `build.probe_weights`."""
+    from fairmargin.bias.visible import visible_bias
+    from fairmargin.data.samplers import GroupBalanced
+
+    drawn = sampler if config.data.sampler == "auto" else config.data.sampler
+    if config.evaluate.report_classifier != "fitted" or drawn != "group-balanced":
+        return None
+    train = visible_bias(config, data).splits["train"]
+    return None if train.bias is None else GroupBalanced(train.labels, train.bias).weights
 
 
 def _evaluate_on(

@@ -1,7 +1,7 @@
 """What the commands of many runs share: `compare`, `tune` and `reproduce`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Methods = Annotated[
     str, typer.Option(help='Names from "fairmargin list methods", comma-separated, or all.')
 ]
+
+# What "fairmargin compare" compares on a dataset of the catalog.
+USUAL_METHODS = "ce,eps-supinfonce,eps-supinfonce+fairkl"
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,28 @@ class RunOptions:
     def all_methods(self) -> bool:
         """True if every method is to run: those that do not suit the dataset are then left out."""
         return self.methods == "all"
+
+    def with_usual_methods(self, say: Callable[[str], None]) -> "RunOptions":
+        """Return the options with the methods that are compared when none are named.
+
+        Args:
+            say: gets a line about what was chosen for people's own images.
+        """
+        from fairmargin import config as configuration
+
+        chosen = configuration.load(
+            self.file,
+            dataset=self.dataset,
+            network=self.network,
+            bias=self.bias,
+            overrides=self.changes or (),
+        )
+        for note in chosen.notes:
+            say(note)
+        names = USUAL_METHODS
+        if chosen.data.name == "folder":
+            names = ",".join(dict.fromkeys(["ce", chosen.method.name]))
+        return replace(self, methods=names)
 
     def configs(self, seeds: Sequence[int | None] = (None,)) -> list["Config"]:
         """Load a configuration for each method and seed.

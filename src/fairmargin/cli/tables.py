@@ -51,6 +51,7 @@ def classifier_title(name: str) -> str:
         "probe": "linear probe",
         "knn": "nearest neighbours",
         "linear": "linear evaluation",
+        "reported": "reported classifier",
     }[name]
 
 

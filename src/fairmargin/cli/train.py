@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 def train(
     file: File = None,
     dataset: Dataset = None,
-    method: Annotated[str | None, typer.Option(help='One of "fairmargin list methods".')] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help='One of "fairmargin list methods"; for your own images, by what is known of their '
+            "bias."
+        ),
+    ] = None,
     network: Network = None,
     bias: Bias = None,
     seed: Annotated[
@@ -70,6 +76,9 @@ def train(
             )
             config = named_again(config, trust_code=trust_code)
             folder = out or folder_of(config, default_out(config))
+            if distributed.is_first():
+                for note in config.notes:
+                    typer.echo(note)
         record = run(config, folder, command=command_line())
         if record.result is not None and distributed.is_first():
             title = "test accuracy in percent, with 95 % intervals"

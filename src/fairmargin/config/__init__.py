@@ -15,6 +15,7 @@ from fairmargin.config.loading import (
     presets,
     settings_of,
 )
+from fairmargin.config.naming import dataset_name
 from fairmargin.config.schema import Config, DataConfig, Key, MethodConfig, NetworkConfig, all_keys
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "NetworkConfig",
     "Problem",
     "all_keys",
+    "dataset_name",
     "difference",
     "dump",
     "extended",

@@ -14,6 +14,7 @@ from fairmargin.config import toml
 from fairmargin.config.code import allowed, is_import_path
 from fairmargin.config.errors import PAGE, ConfigError, Problem
 from fairmargin.config.options import written
+from fairmargin.config.own_images import Notes, OwnDefaults, own_defaults
 from fairmargin.config.schema import (
     Config,
     DataConfig,
@@ -48,6 +49,7 @@ def load(
     bias: str | None = None,
     seed: int | None = None,
     overrides: Sequence[str] = (),
+    first_look: bool = True,
 ) -> Config:
     """Return the configuration of a new run.
 
@@ -57,6 +59,8 @@ def load(
         bias: what methods see of the bias: `data.bias`.
         overrides: such as "train.epochs=3"; the value is read as TOML, or else as text. Later ones
             win.
+        first_look: choose defaults for people's own images by their size and number, and by what
+            the table says of the bias (`own_images`); False leaves them at those of every dataset.
     """
     stated = {} if file is None else _read(Path(file))
     arguments = {
@@ -67,7 +71,9 @@ def load(
     }
     parsed = _parsed(overrides)
     given = [_without_none(arguments), parsed]
-    preset = _preset(_last_name("data", [stated, *given]))
+    named = _last_name("data", [stated, *given])
+    own = _own_defaults([stated, *given]) if named == "folder" and first_look else None
+    preset = _preset(named) if own is None else _own_preset(own)
     chosen = _last_name("method", [preset, stated, *given])
     for_method = _for_method(preset, chosen)
     users = [stated, _for_method(stated, chosen), *given, _for_method(parsed, chosen)]
@@ -82,8 +88,41 @@ def load(
     merged.pop("methods", None)
     config = Config(**merged)
     _check_tables(config, stated, parsed)
+    if own is not None:
+        config._notes = Notes(_chosen_here(own, config, users))
     theirs = users if file is None or not _of_a_run(Path(file)) else users[2:]
     return allowed(config, trusted=_names(theirs))
+
+
+def _own_defaults(layers: Sequence[Layer]) -> OwnDefaults:
+    """Return the defaults for people's own images, by the user's layers."""
+    merged: Layer = {}
+    for layer in layers:
+        merged = _merge(merged, layer)
+    table = merged.get("data")
+    return own_defaults(table if isinstance(table, dict) else {})
+
+
+def _own_preset(own: OwnDefaults) -> Layer:
+    """Return the presets of people's own images, merged."""
+    merged: Layer = {}
+    for name in own.presets:
+        merged = _merge(merged, tomllib.loads(_preset_file(name).read_text("utf-8")))
+    return _merge(merged, own.layer)
+
+
+def _chosen_here(own: OwnDefaults, config: Config, users: Sequence[Layer]) -> tuple[str, ...]:
+    """Return sentences about what was chosen and not given by the user."""
+    given = {key for layer in users for key in layer if layer.get(key)}
+    by_user = any("name" in layer.get("method", {}) for layer in users)
+    found = [] if by_user else [own.notes["method"]]
+    if "size" in own.notes and "network" not in given:
+        size = config.data.options.get("image_size", 64)
+        found.append(
+            f"{own.notes['size']}: {config.network.name} at {size} pixels, "
+            f"{config.train.epochs} epochs"
+        )
+    return tuple(found)
 
 
 def _check_tables(config: Config, *layers: Layer) -> None:

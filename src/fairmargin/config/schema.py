@@ -27,6 +27,7 @@ from fairmargin.config import toml
 from fairmargin.config.code import Code, is_code
 from fairmargin.config.errors import ConfigError, Problem
 from fairmargin.config.options import Option, options_of
+from fairmargin.config.own_images import Notes
 from fairmargin.config.sections import (
     AboveZero,
     Decay,
@@ -326,6 +327,12 @@ class EvaluateConfig(Section):
         "classifiers that predict at the end: the method's own, a linear probe, k-NN, or linear "
         "evaluation (`docs/evaluation.md`)",
     )
+    report_classifier: Literal["online", "fitted", "knn"] = setting(
+        "online",
+        "classifier that the result is about, and that predict and export use: the method's own as "
+        "it was trained, one fitted to convergence on its features, or nearest neighbours "
+        "(`docs/evaluation.md`)",
+    )
     resamples: WholeAboveZero = setting(1000, "resamples of the bootstrap for the intervals")
     report: Literal["last", "best-on-validation"] = setting(
         "last",
@@ -379,6 +386,13 @@ class Config(Section):
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     # Which code of their own the user trusts and gave; no setting.
     _code: Code = PrivateAttr(default_factory=Code)
+    # What was chosen for the user's own images, in sentences; no setting.
+    _notes: Notes = PrivateAttr(default_factory=Notes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was chosen for people's own images and why, in sentences."""
+        return self._notes.lines
 
     @model_validator(mode="after")
     def _choose_without_hidden_labels(self) -> "Config":

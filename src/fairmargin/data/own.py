@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
+from fairmargin.data.augment import augmented
 from fairmargin.data.bias import count_cells, split_off
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import (
@@ -87,7 +88,7 @@ def from_datasets(
     *,
     class_names: Sequence[str] | None = None,
     bias_names: Sequence[str] | None = None,
-    augment: Sequence[Step] | None = None,
+    augment: Sequence[Step] | str | None = None,
     name: str = "own",
     seed: int = 0,
     memory_limit: int = MEMORY_LIMIT,
@@ -105,7 +106,8 @@ def from_datasets(
         test: likewise.
         class_names: one for each label; the numbers by default.
         bias_names: one for each bias value; the numbers by default.
-        augment: steps of `fairmargin.data.views` for training, instead of the usual ones.
+        augment: for training, instead of "crop-flip": a name of `data.augment`, or steps of
+            `fairmargin.data.views`.
         name: of the dataset.
         seed: decides which samples are held out.
         memory_limit: bytes; larger datasets are read anew in every epoch.
@@ -149,21 +151,33 @@ def from_datasets(
 
 
 def _views(
-    dtype: torch.dtype, channels: int, height: int, width: int, augment: Sequence[Step] | None
+    dtype: torch.dtype,
+    channels: int,
+    height: int,
+    width: int,
+    augment: Sequence[Step] | str | None,
 ) -> tuple[Views, Views]:
     """(views for training, views for evaluation)."""
+    named = augment if isinstance(augment, str) else None
+    given = None if augment is None or isinstance(augment, str) else tuple(augment)
+    if named is not None and (dtype != torch.uint8 or height != width):
+        raise ValueError(
+            f"augment={named!r} is for square uint8 images; give steps of fairmargin.data.views"
+        )
     if dtype != torch.uint8:
         as_is: tuple[Channels, Channels] = ((0.0,) * channels, (1.0,) * channels)
-        return FloatViews(tuple(augment or ()), *as_is), FloatViews((), *as_is)
+        return FloatViews(given or (), *as_is), FloatViews((), *as_is)
     mean, std = IMAGENET
     if channels != 3:
         # Of grey images, and of channels that are no colours: the means over the colours.
         mean, std = ((sum(values) / 3,) * channels for values in IMAGENET)
+    if named is not None:
+        return augmented(named, height, mean, std), Views((), mean, std)
     steps: tuple[Step, ...] = (Flip(),)
     if height == width:
         steps = (PaddedCrop(height, height // 8), Flip())
-    if augment is not None:
-        steps = tuple(augment)
+    if given is not None:
+        steps = given
     return Views(steps, mean, std), Views((), mean, std)
 
 

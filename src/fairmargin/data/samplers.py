@@ -100,8 +100,12 @@ class GroupBalanced(Sampler):
 
     def indices(self, epoch: int) -> Tensor:
         """Positions of an epoch, drawn with replacement, every group as often."""
-        weights = 1 / _count_same(self.labels, self.bias)
-        return _draw(weights, seeded(ORDER, self.seed, epoch))
+        return _draw(self.weights, seeded(ORDER, self.seed, epoch))
+
+    @property
+    def weights(self) -> Tensor:
+        """1/n of each sample's group, [N]."""
+        return 1 / _count_same(self.labels, self.bias)
 
 
 @dataclass(frozen=True)

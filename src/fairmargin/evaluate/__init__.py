@@ -18,6 +18,7 @@ from fairmargin.batch import DataInfo
 from fairmargin.checks import check_choice
 from fairmargin.data.split import Data, Split, as_evaluated
 from fairmargin.evaluate.accuracy import MEANINGS, NAMES
+from fairmargin.evaluate.head import Head, LinearHead, NeighborHead
 from fairmargin.evaluate.linear import Linear, LinearSettings, Progress, fit_linear
 from fairmargin.evaluate.outputs import (
     Judged,
@@ -47,6 +48,8 @@ CLASSIFIERS = tuple(CLASSIFIER_MEANINGS)
 # The classifiers that are fitted by default. Linear evaluation is run when asked for: it takes a
 # pass over the training set for each of its epochs.
 USUAL = ("own", "probe", "knn")
+# The classifier that `evaluate.report_classifier` names.
+REPORTED = {"online": "own", "fitted": "probe", "knn": "knn"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Evaluation:
         ordering: see `similarity.ordering`; None where it cannot be had.
         outputs: of the test set.
         warnings: about classifiers that could not be fitted.
+        heads: the probe and the neighbours as modules, by classifier.
     """
 
     test: dict[str, Judged]
@@ -68,6 +72,7 @@ class Evaluation:
     ordering: dict[str, Any] | None
     outputs: Outputs
     warnings: list[str] = field(default_factory=list)
+    heads: dict[str, Head] = field(default_factory=dict)
 
 
 def evaluate(
@@ -83,6 +88,8 @@ def evaluate(
     test: Split | None = None,
     linear: LinearSettings | None = None,
     progress: Progress = lambda what, done, of: None,
+    report: str = "online",
+    probe_weights: Tensor | None = None,
 ) -> Evaluation:
     """Judge the method's own classifier and others on the test set and every extra one.
 
@@ -99,7 +106,13 @@ def evaluate(
         test: a set to look at instead of `data.test`.
         linear: how linear evaluation learns, and its seed.
         progress: called after every batch of linear evaluation, which may take long.
+        report: "online", "fitted" or "knn": the classifier that comes first; it is added to the
+            others.
+        probe_weights: of the training samples [N], for the probe; all alike by default.
     """
+    first = REPORTED[report]
+    if first in classifiers or report != "online":
+        classifiers = list(dict.fromkeys([first, *classifiers]))
     for name in classifiers:
         check_choice(name, "classifier", CLASSIFIERS)
 
@@ -110,7 +123,8 @@ def evaluate(
 
     outputs = outputs_of(data.test if test is None else test)
     train = outputs_of(as_evaluated(data.train)) if {"probe", "knn"} & set(classifiers) else None
-    fitted, warnings = _fitted(classifiers, train, data.info.num_classes)
+    heads, warnings = _heads(classifiers, train, data.info.num_classes, probe_weights)
+    fitted = _fitted(classifiers, heads)
     if "linear" in classifiers:
         layer, best = _linear(
             method, data, outputs, linear, device=device, workers=workers, progress=progress
@@ -146,6 +160,7 @@ def evaluate(
         ordering=ordered,
         outputs=outputs,
         warnings=warnings,
+        heads={name: one.head for name, one in heads.items()},
     )
 
 
@@ -179,27 +194,65 @@ class _Classifier:
         return {**found, **self.facts, "warnings": [*self.warnings, *found["warnings"]]}
 
 
-def _fitted(
-    names: Sequence[str], train: Outputs | None, classes: int
-) -> tuple[dict[str, _Classifier], list[str]]:
-    """The classifiers by name, and warnings about those that cannot be had."""
-    found = {"own": _Classifier(lambda outputs: outputs.logits)} if "own" in names else {}
+@dataclass(frozen=True)
+class _Fitted:
+    """A classifier on frozen features, as a module, and what to say beside its numbers."""
+
+    head: Head
+    logits: Callable[[Outputs], Tensor]
+    facts: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def _heads(
+    names: Sequence[str], train: Outputs | None, classes: int, weights: Tensor | None
+) -> tuple[dict[str, _Fitted], list[str]]:
+    """Probe and neighbours by name, and warnings if they cannot be had."""
     if train is None:
-        return found, []
+        return {}, []
     if not bool(train.features.isfinite().all()):
-        return found, [
+        return {}, [
             "the features of the training set are not finite: neither probe nor nearest neighbours"
         ]
     x, y = unit(train.features), train.labels
+    found: dict[str, _Fitted] = {}
     if "probe" in names:
-        probe = fit_probe(x, y, classes)
-        facts = {"converged": probe.converged, "iterations": probe.iterations}
-        found["probe"] = _Classifier(
-            lambda outputs: probe.logits(unit(outputs.features)), facts, _doubts(probe)
+        probe = fit_probe(x, y, classes, weights=weights)
+        facts: dict[str, Any] = {"converged": probe.converged, "iterations": probe.iterations}
+        if weights is not None:
+            facts["balanced"] = True
+        found["probe"] = _Fitted(
+            LinearHead.of(probe),
+            lambda outputs: probe.logits(unit(outputs.features)),
+            facts,
+            _doubts(probe),
         )
     if "knn" in names:
-        found["knn"] = _Classifier(lambda outputs: _neighbours(x, y, outputs.features, classes))
+        found["knn"] = _Fitted(
+            NeighborHead(x, y, classes),
+            lambda outputs: _neighbours(x, y, outputs.features, classes),
+        )
     return found, []
+
+
+def _fitted(names: Sequence[str], heads: dict[str, _Fitted]) -> dict[str, "_Classifier"]:
+    """The classifiers by name, in the order of the names."""
+    found: dict[str, _Classifier] = {}
+    for name in names:
+        if name == "own":
+            found[name] = _Classifier(lambda outputs: outputs.logits)
+        elif name in heads:
+            one = heads[name]
+            found[name] = _Classifier(one.logits, one.facts, one.warnings)
+    return found
+
+
+def _neighbours(x: Tensor, y: Tensor, features: Tensor, classes: int) -> Tensor:
+    """kNN logits; NaN for samples whose own features are not finite."""
+    usable = features.isfinite().all(1)
+    logits = torch.full((len(features), classes), torch.nan)
+    logits[usable] = knn_logits(x, y, features[usable], classes)
+    return logits
 
 
 def _linear(
@@ -222,14 +275,6 @@ def _linear(
     if not course:
         return layer, None
     return layer, {"epoch": 1 + course.index(max(course)), "plain": max(course)}
-
-
-def _neighbours(x: Tensor, y: Tensor, features: Tensor, classes: int) -> Tensor:
-    """kNN logits; NaN for samples whose own features are not finite."""
-    usable = features.isfinite().all(1)
-    logits = torch.full((len(features), classes), torch.nan)
-    logits[usable] = knn_logits(x, y, features[usable], classes)
-    return logits
 
 
 def _doubts(probe: Probe) -> tuple[str, ...]:
@@ -273,6 +318,7 @@ __all__ = [
     "CLASSIFIER_MEANINGS",
     "MEANINGS",
     "NAMES",
+    "REPORTED",
     "USUAL",
     "Evaluation",
     "Judged",

@@ -60,10 +60,11 @@ def fit_probe(
     l2: float = L2,
     standardise: bool = True,
     max_iterations: int = 2000,
+    weights: Tensor | None = None,
 ) -> Probe:
     """Fit a multinomial logistic regression, to convergence and without randomness.
 
-    minimise over W, c   mean_i −log softmax(W x_i + c)_{y_i} + l2/2 ‖W‖²
+    minimise over W, c   mean_i −w_i·log softmax(W x_i + c)_{y_i} + l2/2 ‖W‖²
 
     Args:
         features: [N, D].
@@ -71,6 +72,7 @@ def fit_probe(
         l2: penalty on the weights (not on c); scikit-learn's C is 1/(N·l2).
         standardise: give every feature mean 0 and deviation 1 on these samples first, which makes
             the result independent of the features' scales; those that are constant are left out.
+        weights: w [N], from 0 up, scaled to a mean of 1 here; all 1 by default.
     """
     check_matrix(features, "features")
     check_ids(labels, len(features), "labels")
@@ -82,19 +84,33 @@ def fit_probe(
     _check_classes(labels, classes)
     if l2 <= 0:
         raise ValueError(f"l2 must be above 0, or separable classes have no optimum; got {l2}")
+    w = _sample_weights(weights, len(features))
     present, y = labels.cpu().unique(return_inverse=True)
     x = features.cpu().double()
     mean, scale = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
     if standardise:
         mean, scale = _mean_and_scale(x)
     fitted, converged, iterations = _minimise(
-        (x - mean) * scale, y, len(present), l2, max_iterations
+        (x - mean) * scale, y, len(present), l2, max_iterations, w
     )
     weight, intercept = x.new_zeros(classes, x.shape[1]), x.new_full((classes,), -torch.inf)
     weight[present] = fitted[:, :-1] * scale
     intercept[present] = fitted[:, -1] - weight[present] @ mean
     missing = sorted(set(range(classes)) - set(present.tolist()))
     return Probe(weight, intercept, converged, iterations, tuple(missing))
+
+
+def _sample_weights(given: Tensor | None, n: int) -> Tensor:
+    """Weights [N] with a mean of 1."""
+    if given is None:
+        return torch.ones(n, dtype=torch.double)
+    w = given.cpu().double()
+    usable = w.shape == (n,) and bool((w >= 0).all()) and bool(w.isfinite().all())
+    if not usable or not bool(w.sum() > 0):
+        raise ValueError(
+            f"weights must be {n} finite numbers from 0 up, one for each sample, and not all 0"
+        )
+    return w / w.mean()
 
 
 def _mean_and_scale(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,7 +121,7 @@ def _mean_and_scale(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _minimise(
-    x: Tensor, y: Tensor, classes: int, l2: float, max_iterations: int
+    x: Tensor, y: Tensor, classes: int, l2: float, max_iterations: int, weights: Tensor
 ) -> tuple[Tensor, bool, int]:
     """(W and c side by side [classes, D + 1], converged, iterations), by L-BFGS from zero."""
     n, d = x.shape
@@ -117,8 +133,8 @@ def _minimise(
         w = torch.from_numpy(flat).view(classes, d + 1)
         log_p = (x @ w.T).log_softmax(1)
         shrink = penalty * w
-        loss = (shrink * w).sum() / 2 - log_p.gather(1, y[:, None]).sum() / n
-        gradient = (log_p.exp_() - truth).T @ x / n + shrink
+        loss = (shrink * w).sum() / 2 - weights @ log_p.gather(1, y[:, None])[:, 0] / n
+        gradient = (weights[:, None] * (log_p.exp_() - truth)).T @ x / n + shrink
         return float(loss), gradient.flatten().numpy()
 
     start = np.zeros(classes * (d + 1))

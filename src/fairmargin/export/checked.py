@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairmargin.evaluate.head import NeighborHead
 from fairmargin.export.model import Model
 from fairmargin.runs.folder import RunRecord
 from fairmargin.version import __version__
@@ -38,6 +39,11 @@ def exportable(model: Model) -> Model:
         model: that is to be written as a file.
     """
     preprocessing = model.preprocessing
+    if isinstance(getattr(model.method, "head", None), NeighborHead):
+        raise ValueError(
+            "this run reports nearest neighbours, which need all training features and are not "
+            "exported; evaluate with --set evaluate.report_classifier=fitted, or use fm.load"
+        )
     if preprocessing.takes_vectors:
         return model
     if preprocessing.as_given or preprocessing.channels != 3:

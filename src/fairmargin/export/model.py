@@ -15,11 +15,13 @@ from fairmargin.checks import check_choice
 from fairmargin.config import Config, load_resolved
 from fairmargin.config.code import named_again
 from fairmargin.data.preprocessing import Picture, Preprocessing, preprocessing_of
+from fairmargin.evaluate.head import WithHead, head_from
 from fairmargin.methods import Method
 from fairmargin.runs import build
 from fairmargin.runs.folder import CONFIG, RunError, RunRecord
 from fairmargin.runs.integrity import check_file
 from fairmargin.runs.network import recorded_network
+from fairmargin.runs.record import HEAD
 from fairmargin.runtime.files import load_weights
 
 BATCH = 64
@@ -60,7 +62,7 @@ class Model(nn.Module):
         model(pixels)                               # logits of uint8 [N, 3, H, W]
 
     Args:
-        method: trained; its own classifier is used.
+        method: trained, with the classifier that its run reports.
         preprocessing: from pictures of any size to what the network was trained on.
         class_names: in the order of the logits.
     """
@@ -171,7 +173,18 @@ def load(
         first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         whose = f"the network that {folder} describes" if encoder is None else "this encoder"
         raise RunError(f"{file} does not fit {whose}: {first}") from None
+    method = _with_reported_head(method, record, weights)
     return Model(method, preprocessing(record, config), info.class_names).to(device)
+
+
+def _with_reported_head(method: Method, record: RunRecord, weights: Weights) -> Method:
+    """The method with the classifier that the run reports, if that was fitted to these weights."""
+    file = record.path / HEAD
+    reported = "last" if (record.result or {}).get("reported") == "last" else "best"
+    if not file.is_file() or reported != weights:
+        return method
+    check_file(file, record.result)
+    return WithHead(method, head_from(load_weights(file)[0]))
 
 
 def info_of(record: RunRecord) -> DataInfo:

@@ -152,8 +152,8 @@ class Objective(Method):
         if not several and self.views > 1:
             raise Unsuited(
                 f"{self.name} compares views of one image and this dataset gives one view of each; "
-                'choose views where the dataset offers them (--set data.views="supcon"), or a '
-                "method that uses labels"
+                "choose two views: --set data.augment=supcon for your own images, --set "
+                "data.views=supcon where a dataset offers it; or a method that uses labels"
             )
         images = batch.images.flatten(0, 1) if several else batch.images
         h = self.encoder(images)

@@ -19,6 +19,7 @@ CLASSIFIERS = {
     "probe": "linear probe",
     "knn": "nearest neighbours",
     "linear": "linear evaluation",
+    "reported": "as each reports",
 }
 # Display name of each part of a method's name, written from the methods' cards.
 METHOD_NAMES: dict[str, str] = json.loads(
@@ -88,9 +89,14 @@ class Group:
         """What was measured of a classifier on the test set, one for each run that has it.
 
         Args:
-            classifier: such as "own".
+            classifier: such as "own"; "reported" for that which each run's headline is about.
         """
-        found = [run.outcome["test"].get(classifier) for run in self.runs]
+        found = []
+        for run in self.runs:
+            named = classifier
+            if classifier == "reported":
+                named = run.outcome["headline"]["classifier"]
+            found.append(run.outcome["test"].get(named))
         return [judged for judged in found if judged]
 
     def accuracy(self, classifier: str, name: str) -> Estimate | None:
@@ -148,9 +154,14 @@ class Part:
 
     @cached_property
     def headline(self) -> tuple[str, str]:
-        """(classifier, accuracy) that the first run names, if every run has it."""
+        """(classifier, accuracy) that the first run names, if every run has it.
+
+        The classifier is "reported" if runs report different ones.
+        """
         named = self.groups[0].first.outcome["headline"]
         wanted = named["classifier"], named["accuracy"]
+        if len({run.outcome["headline"]["classifier"] for run in self.runs}) > 1:
+            wanted = "reported", named["accuracy"]
         everywhere = all(group.accuracy(*wanted) is not None for group in self.groups)
         return wanted if everywhere else ("own", "plain")
 

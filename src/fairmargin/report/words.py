@@ -11,6 +11,7 @@ JUDGES = {
     "probe": "a linear probe on the features",
     "knn": "nearest neighbours",
     "linear": "linear evaluation (a layer trained on the frozen features)",
+    "reported": "the classifier that each run reports",
 }
 # How an answer begins, where a dataset's name does not say what its test asks.
 SHUFFLED = {
@@ -125,7 +126,7 @@ def measure(part: Part) -> str:
     elif any(part.headline_of(group).low is not None for group in part.groups):
         over = ", with its bootstrap interval"
     judge = JUDGES.get(classifier, classifier)
-    images = count(part.groups[0].first.outcome["test"][classifier]["n"])
+    images = count(part.groups[0].judged(classifier)[0]["n"])
     return f"“{accuracy}” accuracy by {judge} on {images} test images{over}."
 
 

@@ -478,6 +478,22 @@ def linear(config: Config) -> LinearSettings:
     return LinearSettings(**given, seed=config.seed)
 
 
+def probe_weights(config: Config, loader: Loader) -> Tensor | None:
+    """Return weights for a fitted classifier that is reported: as the run drew its samples.
+
+    Where every (class, bias) group is drawn equally often, every group weighs alike. Otherwise, and
+    if the fitted classifier is only looked at, all samples weigh alike: None.
+
+    Args:
+        config: of the run.
+        loader: of its training samples.
+    """
+    sampler = loader.sampler
+    if config.evaluate.report_classifier != "fitted" or not isinstance(sampler, GroupBalanced):
+        return None
+    return sampler.weights
+
+
 # A split and its bias features.
 SeenSplit = tuple[Split, Tensor | None]
 

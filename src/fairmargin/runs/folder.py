@@ -23,6 +23,7 @@ from fairmargin.runs.record import (
     CONFIG,
     DATA,
     ENVIRONMENT,
+    HEAD,
     METRICS,
     NETWORK,
     RESULT,
@@ -75,6 +76,7 @@ class RunFolder:
         self.checkpoints = self.path / CHECKPOINTS
         self.weights = self.path / WEIGHTS
         self.best = self.path / BEST
+        self.head = self.path / HEAD
 
     @property
     def finished(self) -> bool:

@@ -43,7 +43,9 @@ class OwnParts:
             path = path_of(datasets.train)
             overrides += ["data.name=own", f"data.object={toml.value(path)}"]
             if datasets.augment is not None:
-                steps = ", ".join(map(repr, datasets.augment))
+                steps = datasets.augment
+                if not isinstance(steps, str):
+                    steps = ", ".join(map(repr, steps))
                 overrides.append(f"data.augment={toml.value(steps)}")
             lost.append(f"the datasets ({path})")
         if isinstance(encoder, str):

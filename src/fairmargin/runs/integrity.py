@@ -26,6 +26,7 @@ COVERED = (
     files.METRICS,
     files.WEIGHTS,
     files.BEST,
+    files.HEAD,
     f"{files.TEST}.npz",
     f"{files.EXAMPLES}.npz",
 )

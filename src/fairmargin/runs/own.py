@@ -25,7 +25,7 @@ class GivenDatasets:
     test: Any
     class_names: Sequence[str] | None = None
     bias_names: Sequence[str] | None = None
-    augment: Sequence[Step] | None = None
+    augment: Sequence[Step] | str | None = None
 
     @property
     def code(self) -> Any:

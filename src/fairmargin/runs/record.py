@@ -9,6 +9,7 @@
     metrics.jsonl        one event a line: training steps and evaluations
     checkpoints/         what an interrupted run continues from
     weights.safetensors  the last weights; best.safetensors: those that are best on validation
+    classifier.safetensors  the classifier that is reported, if it is not the method's own
     result.json          what was measured; written last, so it means that the run is finished
     test.npz             labels, predictions, logits and features of the test set
     examples.npz         some test images
@@ -41,6 +42,7 @@ METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 WEIGHTS = "weights.safetensors"
 BEST = "best.safetensors"
+HEAD = "classifier.safetensors"
 RESULT = "result.json"
 TRACKED = "trackers.json"
 # Names of array files, without their ending .npz.

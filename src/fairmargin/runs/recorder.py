@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,20 @@ import torch
 
 from fairmargin import evaluate
 from fairmargin.batch import Batch
-from fairmargin.config import Config, dump, parse_resolved
-from fairmargin.data import Data, Split
+from fairmargin.config import Config, dataset_name, dump, parse_resolved
+from fairmargin.data import OWN, Data, Split
 from fairmargin.data.preprocessing import preprocessing_of
 from fairmargin.loop import Training
 from fairmargin.runs import build, checkpoint, provenance
 from fairmargin.runs.environment import environment
+from fairmargin.runs.estimate import in_words, training_seconds
 from fairmargin.runs.examples import save_outputs
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.integrity import CHECKSUMS, checksums
 from fairmargin.runs.mistakes import Picture, worst_mistakes
 from fairmargin.runs.own import own_code
 from fairmargin.runs.progress import Display, Now
+from fairmargin.runs.remarks import closing_remarks
 from fairmargin.runs.trackers import Trackers
 from fairmargin.runtime import distributed
 from fairmargin.runtime.agreement import check_agreement, state_facts
@@ -129,6 +132,19 @@ class Recorder:
             raise ValueError(
                 f"{self.folder.path} holds checkpoints of a run with another configuration: "
                 f"{', '.join(changes)}. Choose another folder with --out, or remove that one"
+            )
+
+    def estimate(self) -> None:
+        """Say how long the training of people's own images will take, before it starts."""
+        own = self.config.data.name in OWN and distributed.world_size() == 1
+        left = self.display.steps - self.training.step
+        if not own or not left or self.display.brief:
+            return
+        seconds = training_seconds(self.training, left)
+        if seconds is not None:
+            self.display.detail(
+                f"training will take about {in_words(seconds)}: {self.display.epochs} epochs of "
+                f"{len(self.data.train):,} images on {_place(self.training.device)}"
             )
 
     def _refuse_other_data(self, hashes: dict[str, str]) -> None:
@@ -292,13 +308,16 @@ class Recorder:
             resamples=config.evaluate.resamples,
             linear=build.linear(config),
             progress=self._stage,
+            report=config.evaluate.report_classifier,
+            probe_weights=build.probe_weights(config, training.loader),
         )
-        save_outputs(self.folder, judged.outputs, self.data)
         classifier = next(iter(judged.test))
+        outputs = self._keep_head(judged, classifier)
+        save_outputs(self.folder, outputs, self.data)
         accuracy = judged.test[classifier]["accuracy"]
-        result = {
+        result: dict[str, Any] = {
             "method": config.method.name,
-            "dataset": config.data.name,
+            "dataset": dataset_name(config),
             "seed": config.seed,
             "epochs": training.loader.epoch,
             "steps": training.step,
@@ -318,7 +337,11 @@ class Recorder:
             ],
             CHECKSUMS: checksums(self.folder.path),
         }
+        remarks = closing_remarks(result, config, self.folder.path)
+        result["warnings"] += remarks
         self.folder.write_result(result)
+        for remark in remarks:
+            self.display.say(f"note: {remark}")
         if self.trackers is not None:
             self.trackers.conclude(result, self.data.info, self._pictures(judged.outputs))
 
@@ -327,6 +350,15 @@ class Recorder:
         most = self.config.train.tracked_images if self.trackers else 0
         mistakes = worst_mistakes(outputs, self.data, most)
         return {} if mistakes is None else {"mistakes": mistakes}
+
+    def _keep_head(self, judged: evaluate.Evaluation, classifier: str) -> evaluate.Outputs:
+        """Write the reported classifier if it is not the method's own; return what it says."""
+        head = judged.heads.get(classifier)
+        if head is None:
+            self.folder.head.unlink(missing_ok=True)
+            return judged.outputs
+        save_weights(self.folder.head, head.state_dict(), {"classifier": classifier})
+        return replace(judged.outputs, logits=head(judged.outputs.features))
 
     def _stage(self, what: str, done: int, of: int) -> None:
         """Show how far a long evaluation is, and stop it if asked to; the training is saved."""
@@ -419,7 +451,7 @@ class Recorder:
     def _save_weights(self, path: Path) -> None:
         facts = {
             "method": self.config.method.name,
-            "dataset": self.config.data.name,
+            "dataset": dataset_name(self.config),
             "step": self.training.step,
         }
         # One entry only: several would stand in random order, and equal runs give equal files.
@@ -440,3 +472,11 @@ class Recorder:
         if text not in self.warnings:
             self.warnings.append(text)
         self.display.say(f"warning: {text}")
+
+
+def _place(device: torch.device) -> str:
+    """Return "2 threads of the CPU", or the device."""
+    if device.type != "cpu":
+        return str(device)
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' if threads > 1 else ''} of the CPU"

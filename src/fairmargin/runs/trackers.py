@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from uuid import uuid4
 
 from fairmargin.batch import DataInfo
-from fairmargin.config import Config, settings_of
+from fairmargin.config import Config, dataset_name, settings_of
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.mistakes import Picture
 from fairmargin.runs.record import TRACKED, read_json
@@ -403,10 +403,7 @@ def run_name(config: Config, folder: Path) -> str:
         config: of the run.
         folder: of the run; only its last part is used.
     """
-    dataset = config.data.name
-    if dataset == "folder" and config.data.root is not None:
-        dataset = config.data.root.resolve().stem
-    return f"{dataset}/{config.method.name}/{folder.resolve().name}"
+    return f"{dataset_name(config)}/{config.method.name}/{folder.resolve().name}"
 
 
 def summary_of(result: Mapping[str, Any]) -> dict[str, Value]:

@@ -1,5 +1,7 @@
 """Run several methods × seeds on one dataset, each in a folder of its own, and make their table."""
 
+import hashlib
+import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,11 +10,15 @@ from typing import Any
 
 from rich.table import Table
 
-from fairmargin.config import Config
+from fairmargin.config import Config, ConfigError, dataset_name, load_resolved
+from fairmargin.data import OWN
 from fairmargin.evaluate import NAMES
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.run import run
+from fairmargin.runs import build
+from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.record import CONFIG
 from fairmargin.sweep.base import Engine, check_shared, prepare, run_tasks
 from fairmargin.sweep.local import HERE
 
@@ -123,9 +129,39 @@ def _without_repeated_refusals(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def default_out(config: Config) -> Path:
-    """Return the default folder of runs on a dataset, one for each setting of `data.bias`."""
-    name, bias = config.data.name.replace(":", "-"), config.data.bias
-    return Path("runs") / (name if bias == "labels" else f"{name}-bias-{bias}")
+    """Return the default folder of runs on a dataset, one for each setting of `data.bias`.
+
+    People's own data give it the name of their table or folder. If runs on another table are there,
+    a few letters are added, which depend on the path.
+    """
+    name, bias = dataset_name(config), config.data.bias
+    ending = "" if bias == "labels" else f"-bias-{bias}"
+    usual = Path("runs") / f"{name}{ending}"
+    root = config.data.root
+    if config.data.name not in OWN or root is None or not _holds_other_data(usual, config):
+        return usual
+    digest = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:6]
+    return Path("runs") / f"{name}-{digest}{ending}"
+
+
+def _holds_other_data(folder: Path, config: Config) -> bool:
+    """True if the runs in a folder were trained on other data than a configuration names."""
+    first = next(iter(sorted(folder.glob(f"*/*/{CONFIG}"))), None)
+    if first is None or config.data.root is None:
+        return False
+    try:
+        theirs = load_resolved(first).data
+    except ConfigError:
+        return True
+    if theirs.name == config.data.name and theirs.root is not None:
+        if theirs.root.resolve() == config.data.root.resolve():
+            return False
+        if theirs.root.exists():
+            return True
+        # The same table may have moved.
+        before = RunFolder(first.parent).data_hashes().get("source")
+        return before is None or before != build.source(config).get("source")
+    return True
 
 
 def folder_of(config: Config, out: Path) -> Path:
@@ -162,7 +198,7 @@ def summaries(outcomes: Sequence[Outcome], classifier: str = "own") -> list[Summ
     Methods that cannot be run on the dataset are left out.
 
     Args:
-        classifier: by which the methods are judged.
+        classifier: by which the methods are judged; "reported": that which each run reports.
     """
     methods = dict.fromkeys(outcome.method for outcome in outcomes if not outcome.refused)
     found = []
@@ -174,8 +210,11 @@ def summaries(outcomes: Sequence[Outcome], classifier: str = "own") -> list[Summ
 
 def _summary(method: str, outcomes: Sequence[Outcome], classifier: str) -> Summary:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    tests = [result["test"] for result in results]
-    judged = [test[classifier]["accuracy"] for test in tests if classifier in test]
+    judged = []
+    for result in results:
+        named = result["headline"]["classifier"] if classifier == "reported" else classifier
+        if named in result["test"]:
+            judged.append(result["test"][named]["accuracy"])
     mean: dict[str, float] = {}
     std: dict[str, float | None] = {}
     for name in NAMES:

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
+from fairmargin.data.augment import Augment, augmented
 from fairmargin.data.bias import count_cells
 from fairmargin.data.decode import Decoder, Mode
 from fairmargin.data.divide import check_test, divide
-from fairmargin.data.drafts import Columns, folder_drafts, manifest_drafts
+from fairmargin.data.drafts import Columns, Draft, folder_drafts, manifest_drafts
 from fairmargin.data.embedded import embedded_drafts, holds_images
 from fairmargin.data.manifest import Check, Manifest, check_drafts
 from fairmargin.data.split import ArraySplit, Data, FileSplit
-from fairmargin.data.views import IMAGENET, crop_flip, plain
+from fairmargin.data.views import IMAGENET, plain
 from fairmargin.data.webdataset import plain_name
 
 
@@ -26,6 +27,7 @@ def build(
     *,
     image_size: int = 64,
     mode: Mode = "crop",
+    augment: Augment | bool = "crop-flip",
     mean: tuple[float, float, float] | None = None,
     std: tuple[float, float, float] | None = None,
     path_column: str = "path",
@@ -51,6 +53,7 @@ def build(
     Args:
         image_size: side of the square that every image is brought to, by `mode` (see
             `decode.Decoder`).
+        augment: how training images are changed at random; `augment.MEANINGS` says what each does.
         mean: of each channel, subtracted from values in [0, 1]; by default ImageNet's, or that of
             a pretrained network which says it.
         std: of each channel, by which they are divided; by default as for `mean`.
@@ -70,22 +73,16 @@ def build(
     """
     path = Path(path)
     decoder = Decoder(image_size, mode)
-    unpacked = None
-    if holds_images(path):
-        columns = Columns(label_column, bias_columns, split_column, weight_column)
-        embedded = embedded_drafts(path, columns)
-        drafts, unpacked = embedded.drafts, embedded.unpacked
-    elif path.is_dir():
-        if weight_column is not None:
-            raise ValueError(
-                f"data.weight_column={weight_column} names a column and {path} is a folder of "
-                "images, which has none; give a table, or leave it out"
-            )
-        drafts = folder_drafts(path, bias_level)
-    else:
-        drafts = manifest_drafts(
-            path, path_column, label_column, bias_columns, split_column, base, weight_column
-        )
+    drafts, unpacked = drafts_of(
+        path,
+        path_column=path_column,
+        label_column=label_column,
+        bias_columns=bias_columns,
+        split_column=split_column,
+        weight_column=weight_column,
+        base=base,
+        bias_level=bias_level,
+    )
     # Checked now, because decoding may take hours, and again when bad rows are out.
     marked = any(draft.sample.split == "test" for draft in drafts)
     check_test(path, marked, test_fraction, test_needed)
@@ -136,8 +133,39 @@ def build(
         notes={"source": str(path), "resize": mode, **notes},
     )
     normalization = (mean or IMAGENET[0], std or IMAGENET[1])
-    train_views = crop_flip(image_size, image_size // 8, *normalization)
+    train_views = augmented(augment, image_size, *normalization)
     return Data(train, split("valid"), split("test"), info, train_views, plain(*normalization))
+
+
+def drafts_of(
+    path: Path,
+    *,
+    path_column: str = "path",
+    label_column: str = "label",
+    bias_columns: Sequence[str] | str = ("bias",),
+    split_column: str | None = "split",
+    weight_column: str | None = None,
+    base: Path | None = None,
+    bias_level: bool = False,
+) -> tuple[list[Draft], Path | None]:
+    """List what a table or folder says of its images, without opening any; arguments as in `build`.
+
+    Returns:
+        The drafts, and the folder that images inside a table were unpacked to.
+    """
+    if holds_images(path):
+        columns = Columns(label_column, bias_columns, split_column, weight_column)
+        embedded = embedded_drafts(path, columns)
+        return embedded.drafts, embedded.unpacked
+    if path.is_dir():
+        if weight_column is not None:
+            raise ValueError(
+                f"data.weight_column={weight_column} names a column and {path} is a folder of "
+                "images, which has none; give a table, or leave it out"
+            )
+        return folder_drafts(path, bias_level), None
+    named = (path_column, label_column, bias_columns, split_column)
+    return manifest_drafts(path, *named, base, weight_column), None
 
 
 def _encode(manifest: Manifest) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,135 @@
+"""Defaults for people's own images: by their size and number, and by what is known of the bias.
+
+    fairmargin train --dataset my.csv
+
+The layers are files: presets/folder.toml for all, folder-KIND.toml for a kind of image, and
+folder-labels.toml where bias labels are known. docs/decisions.md has the validation table that they
+were chosen by.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairmargin.data.look import OwnFacts, look
+
+# Kinds of images, by the largest side that they have.
+KINDS = (("tiny", 40), ("small", 96), ("photographs", None))
+# Tiny images of such sides keep them.
+KEPT_SIDES = range(16, 41)
+# Training images that a run sees in all, and the epochs that this may lead to.
+SEEN_IMAGES = 60_000
+LEAST_EPOCHS, MOST_EPOCHS = 8, 60
+# What is trained with bias labels, with bias features, and without knowledge of the bias.
+WITH_LABELS = "biascon+ce"
+WITH_SCORES = "eps-supinfonce+fairkl"
+WITHOUT = "eps-supinfonce"
+
+
+@dataclass(frozen=True)
+class OwnDefaults:
+    """Defaults for one table of images.
+
+    Args:
+        presets: names of the files that apply, the later ones first to count.
+        layer: what does not stand in files: image size, epochs, and the method.
+        notes: what was chosen and why, in sentences for the terminal; {"method": …, "size": …}.
+    """
+
+    presets: tuple[str, ...]
+    layer: dict[str, Any]
+    notes: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Sentences beside a configuration, which do not make it another one."""
+
+    lines: tuple[str, ...] = field(default=(), compare=False)
+
+
+def own_defaults(data: Mapping[str, Any]) -> OwnDefaults:
+    """Return the defaults for a table or folder of images.
+
+    Args:
+        data: the table [data] of the configuration, without presets.
+    """
+    root = data.get("root")
+    facts = None if root is None else look(Path(str(root)), data)
+    given_size = data.get("image_size")
+    side = given_size if isinstance(given_size, int) else None
+    if side is None and facts is not None:
+        side = facts.side
+    kind = kind_of(side)
+    bias = str(data.get("bias", "labels"))
+    method, why = choose_method(facts, bias)
+    layer: dict[str, Any] = {"method": {"name": method}}
+    if kind == "tiny" and given_size is None and side in KEPT_SIDES:
+        layer["data"] = {"image_size": side}
+    notes = {"method": f"method: {method}, because {why}"}
+    if facts is not None and facts.images:
+        layer["train"] = {"epochs": epochs_for(facts.images)}
+        notes["size"] = (
+            f"{facts.images:,} training images of about {facts.side or '?'} pixels: preset "
+            f'"folder-{kind}"'
+        )
+    presets = ["folder", f"folder-{kind}"]
+    if gives_labels(facts, bias):
+        presets.append("folder-labels")
+    return OwnDefaults(tuple(presets), layer, notes)
+
+
+def kind_of(side: int | None) -> str:
+    """Return the kind of images with this shorter side in pixels; "small" if it is not known."""
+    if side is None:
+        return "small"
+    return next(kind for kind, most in KINDS if most is None or side <= most)
+
+
+def epochs_for(images: int) -> int:
+    """Return a number of epochs that gives sets of all sizes about as many steps.
+
+    Args:
+        images: in the training split.
+    """
+    return min(max(round(SEEN_IMAGES / max(images, 1)), LEAST_EPOCHS), MOST_EPOCHS)
+
+
+def has_labels(facts: OwnFacts | None) -> bool:
+    """True if the training samples have bias labels that can be balanced."""
+    return facts is not None and facts.biases >= 2
+
+
+def gives_labels(facts: OwnFacts | None, bias: str) -> bool:
+    """True if methods see bias labels with this setting of `data.bias`."""
+    if bias == "labels":
+        return has_labels(facts)
+    return bias not in ("none", "scores")
+
+
+def choose_method(facts: OwnFacts | None, bias: str) -> tuple[str, str]:
+    """Return a method, and why, by what is known of the bias.
+
+    A bias that is found in the images themselves would be asked for here, where nothing is known.
+
+    Args:
+        facts: of the table; None if it could not be read.
+        bias: `data.bias`.
+    """
+    if bias == "scores":
+        return WITH_SCORES, "it takes bias scores"
+    if bias == "labels" and not has_labels(facts):
+        if facts is not None and facts.biases == 1:
+            return WITHOUT, "the bias column has one value only, so nothing can be balanced"
+        return WITHOUT, (
+            "the table has no bias column. To find a shortcut: fairmargin audit; to train "
+            "against it: fairmargin scores, then --bias clusters"
+        )
+    if bias == "none":
+        return WITHOUT, "--bias none hides what is known of the bias"
+    if bias == "labels":
+        assert facts is not None
+        share = "" if facts.known > 0.999 else f" for {facts.known:.0%} of the training images"
+        return WITH_LABELS, f"the table names the bias{share} ({facts.biases} values)"
+    return WITH_LABELS, f"--bias {bias} gives bias labels"
