@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fairmargin.cli.app import app
 from fairmargin.data import build
 from fairmargin.data.embedded import holds_images
-from fairmargin.data.table import BadManifest
+from fairmargin.data.problems import BadManifest
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -91,8 +91,8 @@ def show(
     """
     from fairmargin.checks import check_choice
     from fairmargin.data import DATASETS, build, is_own, options, own_kind, own_path
+    from fairmargin.data.problems import RowProblem, brief, cut
     from fairmargin.data.show import SplitName, draw
-    from fairmargin.data.table import SHOWN
 
     with exit_on_user_error():
         check_choice(split, "split", get_args(SplitName))
@@ -110,10 +110,9 @@ def show(
         typer.echo(f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test")
         for key, value in data.info.notes.items():
             lines = value.splitlines()
-            shown = lines[:SHOWN]
-            if len(lines) > SHOWN:
-                shown.append(f"… and {len(lines) - SHOWN} more")
-            typer.echo(f"{key}: " + "\n  ".join(shown))
+            if key == "skipped":
+                lines = [f"{len(lines):,}", *brief([RowProblem.from_line(line) for line in lines])]
+            typer.echo(f"{key}: " + "\n  ".join(cut(lines)))
         if data.info.has_vectors:
             for line in _counts(data):
                 typer.echo(line)

@@ -2,8 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from fairmargin.data.problems import BadManifest
 
 # Exit codes. A run that a signal stopped ends with SIGNAL plus the signal's number.
 WRONG_INPUT = 2
@@ -34,7 +39,7 @@ def exit_on_user_error() -> Iterator[None]:
 def _explained(error: Exception) -> tuple[str, int] | None:
     """Return (message, exit code) of an error that a person can put right; None for others."""
     # Imported here because they import PyTorch, which a command that only reads does not need.
-    from fairmargin.data.table import BadManifest
+    from fairmargin.data.problems import BadManifest
     from fairmargin.loop import Diverged
     from fairmargin.runtime.signals import Interrupted
 
@@ -43,7 +48,19 @@ def _explained(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, Diverged):
         return f"training diverged. {error}", DIVERGED
     if isinstance(error, BadManifest):
-        return error.report(), WRONG_INPUT
+        return _listed(error), WRONG_INPUT
     if isinstance(error, OSError | ValueError):
         return str(error), WRONG_INPUT
     return None
+
+
+def _listed(error: "BadManifest") -> str:
+    """Return the message; if it cannot show every problem, write all into a file and name it."""
+    if not error.shortened:
+        return error.report()
+    file = Path(f"{Path(error.source).stem}-problems.csv")
+    try:
+        error.write_problems(file)
+    except OSError as failure:
+        return f"{error.report()}\n  (the whole list cannot be written here: {failure})"
+    return error.report(file)
