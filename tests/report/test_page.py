@@ -215,9 +215,9 @@ def test_runs_that_did_not_train_alike_are_told(tmp_path):
     (runs[2] / "data.json").write_text(json.dumps(data), encoding="utf-8")
     text = Reader(write_report(runs, tmp_path / "r.html").read_text(encoding="utf-8")).text
     assert (
-        "These runs differ in more than the method. "
-        "epochs: 24 (Cross-entropy and GCE), 80 (SupCon); "
-        "training images: 3,600 (Cross-entropy and SupCon), 100 (GCE)." in text
+        "These runs differ in more than the method: "
+        "epochs 24 (Cross-entropy and GCE), 80 (SupCon); "
+        "training images 3,600 (Cross-entropy and SupCon), 100 (GCE)." in text
     )
 
 
@@ -225,7 +225,7 @@ def test_different_seeds_are_told(tmp_path):
     runs = [small(tmp_path / f"ce-{seed}", "ce", seed=seed) for seed in (0, 1)]
     runs.append(small(tmp_path / "gce", "gce"))
     text = Reader(write_report(runs, tmp_path / "r.html").read_text(encoding="utf-8")).text
-    assert "seeds: 0, 1 (Cross-entropy), 0 (GCE)" in text
+    assert "seeds 0, 1 (Cross-entropy), 0 (GCE)" in text
 
 
 def test_a_setting_that_one_run_lacks_is_told_of_the_other(tmp_path):

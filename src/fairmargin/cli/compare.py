@@ -8,26 +8,23 @@ from rich.console import Console
 
 from fairmargin.cli.errors import DIVERGED, exit_on_user_error
 from fairmargin.cli.options import (
-    Address,
     Bias,
     Changes,
-    Cpus,
     Dataset,
-    EngineName,
     File,
-    Gpus,
-    Jobs,
     Network,
     command_line,
     parse_seeds,
 )
-from fairmargin.cli.sweeps import Methods, RunOptions, choose_engine
+from fairmargin.cli.sweeps import Methods, RunOptions, with_engine
 from fairmargin.cli.tables import classifier_title, shown_classifier
 
 if TYPE_CHECKING:
+    from fairmargin.sweep.base import Engine
     from fairmargin.sweep.compare import Outcome
 
 
+@with_engine
 def compare(
     file: File = None,
     dataset: Dataset = None,
@@ -41,11 +38,8 @@ def compare(
         Path | None, typer.Option(help="Folder of all runs; runs/DATASET by default.")
     ] = None,
     changes: Changes = None,
-    engine: EngineName = "local",
-    jobs: Jobs = None,
-    address: Address = None,
-    cpus: Cpus = None,
-    gpus: Gpus = None,
+    *,
+    engine: "Engine",
 ) -> None:
     """Train several methods × seeds on one dataset and print their accuracies, mean ± std.
 
@@ -57,7 +51,6 @@ def compare(
     from fairmargin.sweep.compare import default_out, markdown, summaries, table
 
     with exit_on_user_error():
-        chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
         options = RunOptions(file, dataset, methods, network, bias, changes)
         configs = options.configs(parse_seeds(seeds))
         folder = out or default_out(configs[0])
@@ -67,7 +60,7 @@ def compare(
             command=command_line(),
             say=typer.echo,
             go_on=options.all_methods,
-            engine=chosen_engine,
+            engine=engine,
         )
         classifier = shown_classifier(configs[0].evaluate.classifiers)
         rows = summaries(outcomes, classifier)

@@ -51,7 +51,8 @@ def compared(part: Part, named: Sequence[str] = ()) -> Compared:
         return Compared(rivals[1], rivals[0], f"They are the two best methods by {where}.")
     chosen = ""
     if len(rivals) > 1:
-        chosen = f"{rivals[0].name} is the best of the other {len(rivals)} methods by {where}."
+        how = "is" if _validation(rivals[0]) != _validation(rivals[1]) else "is among"
+        chosen = f"{rivals[0].name} {how} the best of the other {len(rivals)} methods by {where}."
     return Compared(baseline, rivals[0], chosen)
 
 
@@ -88,7 +89,7 @@ def by_validation(part: Part) -> tuple[list[Group], str]:
 
 
 def unlike(part: Part) -> list[str]:
-    """Return in what the methods differ besides themselves: "epochs: 24 (SupCon), 80 (EnD)".
+    """Return in what the methods differ besides themselves: "epochs 24 (SupCon), 80 (EnD)".
 
     Args:
         part: a dataset's groups.
@@ -107,7 +108,7 @@ def unlike(part: Part) -> list[str]:
             said.append("other samples under the same seed")
             continue
         parts = [f"{value} ({_listed(names)})" for value, names in holders.items()]
-        said.append(f"{name}: {', '.join(parts)}")
+        said.append(f"{name} {', '.join(parts)}")
     return said
 
 

@@ -19,6 +19,8 @@ SHUFFLED = {
     "biased-mnist-mini": "On digits whose colours are shuffled",
     "corrupted-cifar10": "On pictures whose corruptions are shuffled",
 }
+# Datasets that are people's own.
+OWN = ("folder", "embeddings")
 # How an answer begins, by the headline accuracy.
 ASKED = {
     "plain": "On the test images of {}",
@@ -79,7 +81,9 @@ def answer(part: Part, pair: Compared) -> Markup:
         pair: the two methods.
     """
     accuracy = part.headline[1]
-    asked = ASKED.get(accuracy, "On {}").format(part.title)
+    # The name of people's own data is any word, which reads as part of the sentence.
+    own = part.groups[0].first.config.get("data", {}).get("name") in OWN
+    asked = ASKED.get(accuracy, "On {}").format(f"“{part.title}”" if own else part.title)
     if accuracy in ("plain", "cell-mean"):
         asked = SHUFFLED.get(part.dataset, asked)
     first, second = pair.first, pair.second
@@ -137,7 +141,7 @@ def unlike_runs(part: Part) -> str:
     found = unlike(part)
     if not found:
         return ""
-    return f"These runs differ in more than the method. {'; '.join(found)}."
+    return f"These runs differ in more than the method: {'; '.join(found)}."
 
 
 def measure(part: Part) -> str:
