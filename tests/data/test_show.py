@@ -28,6 +28,8 @@ def test_the_title_is_not_cut(figures, tmp_path, bias, name):
     data = from_datasets(samples(bias), None, samples(bias), name=name)
     show.draw(data, tmp_path / "x.png")
     (figure,) = figures
+    # Lay it out anew at the resolution of the screen.
+    figure.canvas.draw()
     title = figure.texts[0]
     assert " ".join(title.get_text().split()).startswith(f"{name}, train: ")
     box = title.get_window_extent()

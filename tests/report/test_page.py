@@ -414,7 +414,7 @@ def test_datasets_have_parts_of_their_own(tmp_path):
     text = Reader(html).text
     assert "2 methods on 3 datasets" in text
     assert "biased-mnist-mini (rho 0.9)" in text
-    assert "On the test images of pets & co, my-own <method> is right" in text
+    assert "On the test images of “pets & co”, my-own <method> is right" in text
     assert text.count("Told once.") == 1
     assert len(re.findall('data-figure="headline"', html)) == 3
 

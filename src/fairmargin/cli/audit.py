@@ -80,7 +80,11 @@ def audit(
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a setting: data.rho=0.9; with --cure, any setting."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting, such as data.rho=0.9; with --cure, any setting; repeatable.",
+        ),
     ] = None,
     dataset: DatasetAgain = None,
     trust_code: TrustCode = False,
