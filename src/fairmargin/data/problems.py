@@ -117,7 +117,7 @@ def brief(problems: Sequence[RowProblem]) -> list[str]:
     kinds: dict[str, list[RowProblem]] = {}
     for problem in problems:
         kinds.setdefault(problem.kind, []).append(problem)
-    lines = []
+    lines: list[str] = []
     for kind, alike in kinds.items():
         if len(alike) <= EXAMPLES:
             lines += map(str, alike)

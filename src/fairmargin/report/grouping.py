@@ -86,7 +86,7 @@ def _ranking(parts: Sequence[Part]) -> list[str]:
 
 
 def _groups(runs: Sequence[RunRecord]) -> list[Group]:
-    groups = []
+    groups: list[Group] = []
     for method in dict.fromkeys(run.method for run in runs):
         mine = [run for run in runs if run.method == method]
         for same in _alike(mine, _method_settings):

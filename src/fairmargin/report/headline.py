@@ -94,7 +94,7 @@ def unlike(part: Part) -> list[str]:
     Args:
         part: a dataset's groups.
     """
-    said = []
+    said: list[str] = []
     for name in ("epochs", "steps", "training images", "test images", "network", "seeds", "data"):
         holders: dict[str, list[str]] = {}
         for group in part.groups:
