@@ -604,3 +604,14 @@ def test_photographs_become_small_thumbnails():
     grey = np.arange(12, dtype=np.uint8).reshape(1, 3, 4)
     with Image.open(BytesIO(base64.b64decode(pictures.picture(grey).split(",")[1]))) as picture:
         assert np.array_equal(np.asarray(picture), grey[0])
+
+
+def test_headings_are_turned_where_they_would_run_into_each_other():
+    flat, wide, top = svg.column_headings(["red", "green"], 40, widest=84)
+    assert "rotate" not in "".join(flat)
+    assert (wide, top) == (84, 20)
+    names = [f"a long name {k}" for k in range(8)]
+    turned, wide, top = svg.column_headings(names, 40, widest=84)
+    assert "".join(turned).count("rotate(-48") == 8
+    assert wide < 84
+    assert top > 20
