@@ -15,8 +15,8 @@ from fairmargin.audit.attributes import (
     image_statistics,
     metadata_attributes,
 )
+from fairmargin.data.problems import BadManifest
 from fairmargin.data.split import ArraySplit, FileSplit
-from fairmargin.data.table import BadManifest
 
 
 def random_pictures(n: int = 3, height: int = 15, width: int = 16) -> torch.Tensor:

@@ -8,7 +8,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fairmargin.cli.app import app
-from tests.report.fake_runs import write_run
+from fairmargin.cli.audit_runs import runs_below
+from tests.report.fake_runs import write_run, write_unfinished_run
 
 runner = CliRunner()
 QUICK = ("--permutations", "199", "--samples", "500")
@@ -305,3 +306,37 @@ def test_out_that_is_a_file(tmp_path):
     result = invoke("planted", *QUICK, "--out", tmp_path / "taken")
     assert result.exit_code == 2
     assert "cannot write into" in result.output
+
+
+def test_a_folder_of_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for method in ("ce", "supcon"):
+        write_run(tmp_path / "runs" / method / "seed-0", method, n=120)
+    result = invoke("runs")
+    assert result.exit_code == 0, result.output
+    assert "1 of 2: runs/ce/seed-0" in result.output
+    # A line of the table for each: plain, conflicting, worst group, bias, slices.
+    rows = [line.split() for line in result.output.splitlines()]
+    assert [len(row) for row in rows if row[:1] in (["ce/seed-0"], ["supcon/seed-0"])] == [6, 6]
+    assert (tmp_path / "audit" / "runs-ce-seed-0" / "audit.html").is_file()
+    assert (tmp_path / "audit" / "runs-supcon-seed-0" / "audit.json").is_file()
+
+
+def test_a_folder_of_runs_of_which_one_is_not_finished(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "ce", "ce", n=120)
+    write_unfinished_run(tmp_path / "runs" / "bad")
+    result = invoke("runs", "--out", "pages")
+    assert result.exit_code == 2
+    assert "not audited: runs/bad is not finished" in result.output
+    assert (tmp_path / "pages" / "runs-ce" / "audit.html").is_file()
+
+
+def test_class_folders_beside_runs_are_images(tmp_path):
+    write_run(tmp_path / "runs" / "ce", "ce", n=60)
+    (tmp_path / "cat").mkdir()
+    assert runs_below(tmp_path) == [tmp_path / "runs" / "ce"]
+    Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "1.png")
+    assert runs_below(tmp_path) == []
+    assert runs_below(tmp_path / "runs" / "ce") == []
+    assert runs_below(tmp_path / "cat" / "1.png") == []

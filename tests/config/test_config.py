@@ -78,7 +78,8 @@ class TestProblems:
                 "optimizer.betas must have 2 values; got [0.9, 0.99, 0.9]",
             ),
             ("schedule.milestones=[1, -2]", "schedule.milestones[1] must be at least 0; got -2"),
-            ("schedule.milestones=3", "schedule.milestones must be a list; got 3"),
+            ("schedule.milestones=-3", "schedule.milestones[0] must be at least 0; got -3"),
+            ("schedule.milestones=soon", 'schedule.milestones[0] must be a number; got "soon"'),
             ("schedule.per=batch", 'schedule.per must be one of "epoch", "step"; got "batch"'),
             (
                 "optimizer.name=adm",
@@ -93,7 +94,6 @@ class TestProblems:
             ("evaluate.linear_epochs=0", "evaluate.linear_epochs must be at least 1; got 0"),
             ("evaluate.linear_lr=0", "evaluate.linear_lr must be above 0; got 0"),
             ("evaluate.linear_momentum=1", "evaluate.linear_momentum must be below 1; got 1"),
-            ("evaluate.linear_milestones=60", "evaluate.linear_milestones must be a list; got 60"),
             ("seed=-1", "seed must be at least 0; got -1"),
             ("seed=4294967296", "seed must be below 4294967296; got 4294967296"),
             ("train=5", "train must be a table; got 5"),
@@ -105,13 +105,35 @@ class TestProblems:
             ("data.rho=true", "data.rho must be a number; got true"),
             ("data.background=1", "data.background must be true or false; got 1"),
             ("network.widths=[8, 'x']", 'network.widths[1] must be a whole number; got "x"'),
-            ("network.widths=8", "network.widths must be a list; got 8"),
+            ("network.widths=wide", 'network.widths[0] must be a whole number; got "wide"'),
             ("method.alpha=nan", "method.alpha must be a number; got nan"),
             ("players.probe.lr=0", "players.probe.lr must be above 0; got 0"),
         ],
     )
     def test_wrong_values_in_words(self, override, says):
         assert problems([override]) == [says]
+
+    @pytest.mark.parametrize(
+        ("override", "section", "key", "means"),
+        [
+            ("evaluate.classifiers=own", "evaluate", "classifiers", ("own",)),
+            ("evaluate.classifiers=own, knn", "evaluate", "classifiers", ("own", "knn")),
+            ("evaluate.linear_milestones=60", "evaluate", "linear_milestones", (60,)),
+            ("schedule.milestones=3", "schedule", "milestones", (3,)),
+            ("schedule.milestones=0.5,0.9", "schedule", "milestones", (0.5, 0.9)),
+            ("train.trackers=wandb", "train", "trackers", ("wandb",)),
+            ("train.trackers=none", "train", "trackers", ()),
+        ],
+    )
+    def test_one_value_is_a_list_of_one(self, override, section, key, means):
+        assert getattr(getattr(load(overrides=[override]), section), key) == means
+
+    def test_one_value_is_a_list_of_one_in_options_and_players(self):
+        config = load(overrides=["network.widths=8", "players.probe.milestones=2"])
+        assert config.network.options["widths"] == (8,)
+        assert config.players["probe"].milestones == (2,)
+        none = load(overrides=["players.probe.milestones=none"])
+        assert none.players["probe"].milestones is None
 
     @pytest.mark.parametrize(
         ("override", "key", "meant"),

@@ -147,6 +147,41 @@ def test_unreadable_files_are_named_with_their_reason(tmp_path, monkeypatch):
         Decoder(8)(tmp_path / "whole.png")
 
 
+def tiff_of_floats(path, channels, size):
+    """Write an uncompressed TIFF of 4×4 floating-point pixels, of `size` bytes each."""
+    pixels = bytes(16 * channels * size)
+    tail = 8 + len(pixels)
+    bits, floats = [8 * size] * channels, [3] * channels
+    lists = b"".join(struct.pack(f"<{channels}H", *values) for values in (bits, floats))
+    entries = [(256, 4), (257, 4), (259, 1), (262, 2 if channels == 3 else 1), (273, 8)]
+    entries += [(277, channels), (278, 4), (279, len(pixels))]
+    several = {258: (bits, tail), 339: (floats, tail + 2 * channels)}
+    table = b""
+    for tag in sorted([tag for tag, _ in entries] + list(several)):
+        value = dict(entries).get(tag, 0)
+        count, kind = 1, 4
+        if tag in several:
+            values, offset = several[tag]
+            count, kind = channels, 3
+            value = offset if channels > 2 else values[0]
+        table += struct.pack("<HHII", tag, kind, count, value)
+    head = b"II*\0" + struct.pack("<I", tail + len(lists))
+    rows = len(entries) + len(several)
+    path.write_bytes(head + pixels + lists + struct.pack("<H", rows) + table + bytes(4))
+    return path
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 4), (1, 8), (3, 4)])
+def test_floating_point_pixels_are_refused_in_one_sentence(tmp_path, channels, size):
+    file = tiff_of_floats(tmp_path / "x.tiff", channels, size)
+    with pytest.raises(UnreadableImage) as caught:
+        open_rgb(file)
+    reason = caught.value.args[-1]
+    assert "floating-point" in reason
+    assert reason.endswith("save the image with 8 or 16 bits")
+    assert "cannot be decoded" not in reason
+
+
 @pytest.mark.parametrize("kind", ["bmp", "gif", "jpg", "png", "ppm", "webp"])
 def test_a_file_cut_anywhere_is_refused_or_loses_no_pixel(tmp_path, kind):
     Image.fromarray(noise(12, 12)).save(tmp_path / f"whole.{kind}")

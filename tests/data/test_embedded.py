@@ -13,7 +13,7 @@ from fairmargin.cli.app import app
 from fairmargin.data import build
 from fairmargin.data.drafts import Columns
 from fairmargin.data.embedded import embedded_drafts, holds_images
-from fairmargin.data.table import BadManifest
+from fairmargin.data.problems import BadManifest
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -19,8 +19,8 @@ from fairmargin.data.archives import BadArchive
 from fairmargin.data.datasets import is_own
 from fairmargin.data.hashes import data_hash, source_hash
 from fairmargin.data.members import is_member, shown
+from fairmargin.data.problems import BadManifest
 from fairmargin.data.split import FileSplit
-from fairmargin.data.table import BadManifest
 from fairmargin.data.webdataset import plain_name, shards
 
 

@@ -1,9 +1,7 @@
 """The cards, and the page about the methods, say what the code says."""
 
 import inspect
-import json
 import re
-from importlib.resources import files
 from pathlib import Path
 from typing import get_args
 
@@ -13,7 +11,7 @@ from typer.testing import CliRunner
 import fairmargin.methods
 from fairmargin import losses
 from fairmargin.cli.app import app
-from fairmargin.cli.catalog import allowed_values
+from fairmargin.cli.catalog import allowed_values, methods
 from fairmargin.config import MethodConfig, toml
 from fairmargin.losses import _fairkl, contrastive
 from fairmargin.methods import METHODS, catalog, row_options
@@ -85,10 +83,6 @@ class TestCards:
 
 
 def test_titles_are_those_of_reports():
-    text = (files("fairmargin") / "methods" / "titles.json").read_text("utf-8")
-    assert json.loads(text) == catalog.titles(), (
-        "write the output of fairmargin.methods.catalog.titles() into methods/titles.json"
-    )
     assert {name: method_name(name) for name in CARDS} == {
         name: card.title for name, card in CARDS.items()
     }
@@ -151,7 +145,7 @@ class TestList:
 
     def test_has_a_method_that_was_added_without_a_card(self, monkeypatch):
         monkeypatch.setitem(METHODS, "mine", METHODS["ce"])
-        assert "mine" in listed()
+        assert ["mine", "–", "–", "–", "–"] in methods()
         assert "last_activation" in listed("mine")
 
 

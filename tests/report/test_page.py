@@ -123,7 +123,7 @@ def test_records_stand_side_by_side(html, runs):
     assert '<td>best on test</td><td class="num">21</td>' in html
 
 
-def test_answer_names_worst_and_best(html, runs):
+def test_answer_names_cross_entropy_and_the_best(html, runs):
     low, high = (
         f"{100 * result(run)['test']['own']['accuracy']['cell-mean']['value']:.0f}\u00a0%"
         for run in runs
@@ -135,6 +135,115 @@ def test_answer_names_worst_and_best(html, runs):
     )
     assert answer == " ".join(expected.split())
     assert "the intervals do not overlap" in Reader(html).text
+
+
+def change(run: Path, **changes) -> None:
+    stored = result(run)
+    for dotted, value in changes.items():
+        at = stored
+        *parents, last = dotted.split("__")
+        for name in parents:
+            at = at[name]
+        at[last] = value
+    (run / "result.json").write_text(json.dumps(stored), encoding="utf-8")
+
+
+def first_sentence(runs, target: Path, **options) -> str:
+    html = write_report(runs, target, **options).read_text(encoding="utf-8")
+    return Reader(html.split("<h1>")[1].split("</h1>")[0]).text
+
+
+def three(tmp_path: Path) -> list[Path]:
+    """Runs of which GCE is worst; validation prefers EnD and the test SupCon."""
+    runs = []
+    for method, test, valid in (
+        ("gce", 0.1, 0.1), ("supcon", 0.9, 0.5), ("ce", 0.3, 0.3), ("end", 0.8, 0.7),
+    ):  # fmt: skip
+        run = small(tmp_path / method, method)
+        at = {"value": test, "low": test - 0.01, "high": test + 0.01}
+        kept = result(run)["records"]["last"]
+        valid_at = kept["valid"] | {"cell-mean": valid}
+        change(
+            run,
+            test__own__accuracy=result(run)["test"]["own"]["accuracy"] | {"cell-mean": at},
+            records__last=kept | {"valid": valid_at},
+        )
+        runs.append(run)
+    return runs
+
+
+def test_the_best_is_chosen_on_validation(tmp_path):
+    runs = three(tmp_path)
+    html = write_report(runs, tmp_path / "r.html").read_text(encoding="utf-8")
+    text = Reader(html).text
+    assert "cross-entropy is right 30 % of the time; EnD 80 %." in text
+    assert (
+        "EnD is the best of the other 3 methods by “cell-mean” accuracy on the validation images."
+        in text
+    )
+    assert "The difference is 50.0 points, and the intervals do not overlap." in text
+    assert "differ in more than the method" not in text
+
+
+def test_without_validation_the_best_is_chosen_on_the_test_and_that_is_said(tmp_path):
+    runs = three(tmp_path)
+    change(runs[0], records={})
+    text = Reader(write_report(runs, tmp_path / "r.html").read_text(encoding="utf-8")).text
+    assert "cross-entropy is right 30 % of the time; SupCon 90 %." in text
+    assert "by “cell-mean” accuracy on the test images" in text
+
+
+def test_the_user_names_what_is_compared(tmp_path):
+    runs = three(tmp_path)
+    named = first_sentence(runs, tmp_path / "a.html", headline=("supcon", "gce"))
+    assert named.endswith("SupCon is right 90 % of the time; GCE 10 %.")
+    one = first_sentence(runs, tmp_path / "b.html", headline=("gce",))
+    assert one.endswith("cross-entropy is right 30 % of the time; GCE 10 %.")
+    without = first_sentence([runs[0], runs[1], runs[3]], tmp_path / "c.html")
+    assert without.endswith("SupCon is right 90 % of the time; EnD 80 %.")
+    with pytest.raises(ValueError, match="no finished run of jtt; there are gce, supcon, ce, end"):
+        write_report(runs, tmp_path / "d.html", headline=("jtt",))
+    with pytest.raises(ValueError, match="compares two methods"):
+        write_report(runs, tmp_path / "e.html", headline=("ce", "gce", "end"))
+
+
+def test_runs_that_did_not_train_alike_are_told(tmp_path):
+    runs = [small(tmp_path / name, name) for name in ("ce", "supcon", "gce")]
+    change(runs[1], epochs=80, steps=1200)
+    data = json.loads((runs[2] / "data.json").read_text("utf-8"))
+    data["sizes"]["train"] = 100
+    (runs[2] / "data.json").write_text(json.dumps(data), encoding="utf-8")
+    text = Reader(write_report(runs, tmp_path / "r.html").read_text(encoding="utf-8")).text
+    assert (
+        "These runs differ in more than the method: "
+        "epochs 24 (Cross-entropy and GCE), 80 (SupCon); "
+        "training images 3,600 (Cross-entropy and SupCon), 100 (GCE)." in text
+    )
+
+
+def test_different_seeds_are_told(tmp_path):
+    runs = [small(tmp_path / f"ce-{seed}", "ce", seed=seed) for seed in (0, 1)]
+    runs.append(small(tmp_path / "gce", "gce"))
+    text = Reader(write_report(runs, tmp_path / "r.html").read_text(encoding="utf-8")).text
+    assert "seeds 0, 1 (Cross-entropy), 0 (GCE)" in text
+
+
+def test_a_setting_that_one_run_lacks_is_told_of_the_other(tmp_path):
+    runs = [
+        small(tmp_path / "a", "eps-supinfonce"),
+        small(tmp_path / "b", "eps-supinfonce", settings="scores = 'runs/scores'"),
+    ]
+    names = [group.name for group in parts_of(read_runs(runs))[0].groups]
+    assert names == ["ε-SupInfoNCE", "ε-SupInfoNCE (scores runs/scores)"]
+
+
+def test_long_names_that_are_cut_alike_stay_apart(tmp_path):
+    long = "x" * 80
+    runs = [
+        small(tmp_path / str(k), "ce", settings=f"note = '{long}{k}'", seed=k) for k in range(3)
+    ]
+    names = [group.name for group in parts_of(read_runs(runs))[0].groups]
+    assert len(set(names)) == 3
 
 
 def test_equal_methods_are_not_told_apart(tmp_path):
@@ -305,7 +414,7 @@ def test_datasets_have_parts_of_their_own(tmp_path):
     text = Reader(html).text
     assert "2 methods on 3 datasets" in text
     assert "biased-mnist-mini (rho 0.9)" in text
-    assert "On the test images of pets & co, my-own <method> is right" in text
+    assert "On the test images of “pets & co”, my-own <method> is right" in text
     assert text.count("Told once.") == 1
     assert len(re.findall('data-figure="headline"', html)) == 3
 
@@ -495,3 +604,14 @@ def test_photographs_become_small_thumbnails():
     grey = np.arange(12, dtype=np.uint8).reshape(1, 3, 4)
     with Image.open(BytesIO(base64.b64decode(pictures.picture(grey).split(",")[1]))) as picture:
         assert np.array_equal(np.asarray(picture), grey[0])
+
+
+def test_headings_are_turned_where_they_would_run_into_each_other():
+    flat, wide, top = svg.column_headings(["red", "green"], 40, widest=84)
+    assert "rotate" not in "".join(flat)
+    assert (wide, top) == (84, 20)
+    names = [f"a long name {k}" for k in range(8)]
+    turned, wide, top = svg.column_headings(names, 40, widest=84)
+    assert "".join(turned).count("rotate(-48") == 8
+    assert wide < 84
+    assert top > 20

@@ -49,6 +49,43 @@ def test_a_terminal_gets_a_panel_with_everything(monkeypatch):
     assert "same label 30 aligned 4 conflicting, other label 8 aligned 900 conflicting" in text
 
 
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_narrow_terminal_cuts_nothing(monkeypatch, width):
+    monkeypatch.setattr(progress, "REFRESH", 0.0)
+    file = io.StringIO()
+    config_of = config.load(method="class-reweighted+fairkl", overrides=["train.epochs=100"])
+    training = SimpleNamespace(loader=range(2345))
+    console = Console(file=file, force_terminal=True, width=width, color_system=None)
+    shown = Display(config_of, training, console)
+    with shown:
+        shown.show(Now(epoch=99, step=234_000, rate=12_345, terms={"ce": 0.5}))
+    text = " ".join(file.getvalue().split())
+    for part in ("class-reweighted+fairkl, seed 0", "epoch 100/100", "step 234,000/234,500"):
+        assert part in text
+    assert "12,345 images/s" in text
+    assert "…" not in text
+
+
+def test_on_a_terminal_the_line_of_a_finished_epoch_stays(monkeypatch):
+    monkeypatch.setattr(progress, "REFRESH", 0.0)
+    shown, file = display(terminal=True)
+    with shown:
+        shown.show(NOW)
+        shown.epoch_done()
+    # The panel is redrawn and removed; the line is printed once, above it.
+    line = "epoch 1/4  valid plain 50.0%  ce 0.5123"
+    screen = file.getvalue()
+    assert screen.count(line) == 1
+    assert screen.index("\x1b[2K") < screen.index(line)
+
+
+def test_in_a_log_the_line_of_an_epoch_has_everything():
+    shown, file = display(terminal=False)
+    shown.show(NOW)
+    shown.epoch_done()
+    assert file.getvalue() == f"{shown.line()}  valid plain 50.0%\n"
+
+
 def test_elsewhere_nothing_is_drawn_and_lines_are_plain():
     shown, file = display(terminal=False)
     with shown:

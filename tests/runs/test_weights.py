@@ -14,8 +14,8 @@ from fairmargin import config as configuration
 from fairmargin.cli.app import app
 from fairmargin.data import build
 from fairmargin.data.loader import Loader
+from fairmargin.data.problems import BadManifest
 from fairmargin.data.samplers import InProportion
-from fairmargin.data.table import BadManifest
 from fairmargin.runs import build as runs_build
 
 PICTURE = io.BytesIO()

@@ -9,7 +9,18 @@ from numpy.typing import NDArray
 
 from fairmargin.report.colours import heat_step
 from fairmargin.report.pictures import picture
-from fairmargin.report.svg import WIDTH, box, line, number, short, signed, svg, text, ticks
+from fairmargin.report.svg import (
+    WIDTH,
+    box,
+    column_headings,
+    line,
+    number,
+    short,
+    signed,
+    svg,
+    text,
+    ticks,
+)
 
 # Height of a class.
 ROW = 19.0
@@ -120,19 +131,7 @@ def share_map(
         label: what a screen reader says.
     """
     left = _left(rows)
-    tops = [short(name, 13) for name in columns]
-    turned = max(map(len, tops)) * 5.6 > (WIDTH - left) / len(tops)
-    # How far the last turned name leans out.
-    over = max(0.0, 4.1 * len(tops[-1]) - 10) if turned else 0.0
-    wide = min((WIDTH - left - 2 - over) / len(tops), 60)
-    top = 12 + 4.4 * max(map(len, tops)) if turned else 18.0
-    parts = []
-    for j, name in enumerate(tops):
-        x = left + (j + 0.5) * wide
-        if turned:
-            parts.append(text(x + 3, top - 5, name, "start", -48))
-        else:
-            parts.append(text(x, top - 6, name, "middle"))
+    parts, wide, top = column_headings(columns, left, widest=60)
     frames = []
     for i, name in enumerate(rows):
         y = top + i * ROW

@@ -15,6 +15,7 @@ from fairmargin.cli.demo import demo
 from fairmargin.cli.evaluate import evaluate
 from fairmargin.cli.export import card, export
 from fairmargin.cli.listing import list_names
+from fairmargin.cli.options import flowing
 from fairmargin.cli.predict import predict
 from fairmargin.cli.report import report
 from fairmargin.cli.reproduce import reproduce
@@ -49,19 +50,19 @@ def main(
     start.prepare()
 
 
-app.command()(demo)
-app.command()(train)
-app.command()(compare)
-app.command()(tune)
-app.command()(evaluate)
-app.command()(predict)
-app.command()(export)
-app.command()(card)
-app.command()(report)
-app.command()(audit)
-app.command()(check)
-app.command()(verify)
-app.command()(scores)
-app.command()(reproduce)
+app.command()(flowing(demo))
+app.command()(flowing(train))
+app.command()(flowing(compare))
+app.command()(flowing(tune))
+app.command()(flowing(evaluate))
+app.command()(flowing(predict))
+app.command()(flowing(export))
+app.command()(flowing(card))
+app.command()(flowing(report))
+app.command()(flowing(audit))
+app.command()(flowing(check))
+app.command()(flowing(verify))
+app.command()(flowing(scores))
+app.command()(flowing(reproduce))
 app.add_typer(data, name="data")
-app.command("list")(list_names)
+app.command("list")(flowing(list_names))

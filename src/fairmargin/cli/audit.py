@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fairmargin.cli.audit_runs import audit_each, runs_below
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import DatasetAgain, TrustCode
 
@@ -34,8 +35,8 @@ def audit(
     target: Annotated[
         str,
         typer.Argument(
-            help="A dataset, a manifest or image folder, a finished run, or an .npz of embeddings "
-            "and labels."
+            help="A dataset, a manifest or image folder, a finished run, a folder of runs, or an "
+            ".npz of embeddings and labels."
         ),
     ],
     inject: Annotated[
@@ -78,7 +79,11 @@ def audit(
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a setting: data.rho=0.9; with --cure, any setting."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting, such as data.rho=0.9; with --cure, any setting; repeatable.",
+        ),
     ] = None,
     dataset: DatasetAgain = None,
     trust_code: TrustCode = False,
@@ -86,19 +91,20 @@ def audit(
     """Find what gives the label away, in a dataset before training or in a model after it.
 
     Of a dataset: which simple attributes tell the label suspiciously well. Of a run or embeddings:
-    whom the model fails, what the embedding is organised by, and slices where it fails. Writes
-    audit.html and audit.json.
+    whom the model fails, what the embedding is organised by, and slices where it fails. Of a
+    folder of runs: of each, and a table. Writes audit.html and audit.json.
     """
     from fairmargin.audit._dataset import audit_data
     from fairmargin.audit.page import write
-    from fairmargin.audit.places import folder_of_dataset, folder_of_path
+    from fairmargin.audit.places import FOLDER, folder_of_dataset, folder_of_path
     from fairmargin.audit.public import columns_of, configuration_of
     from fairmargin.runs import build
     from fairmargin.runs.record import is_run
 
     with exit_on_user_error():
         path = Path(target)
-        of_model = path.suffix == ".npz" or (path.is_dir() and is_run(path))
+        several = runs_below(path)
+        of_model = path.suffix == ".npz" or bool(several) or (path.is_dir() and is_run(path))
         if of_model and (inject or cure or fail_on_shortcut or config or changes):
             raise ValueError(
                 f"{target} is a run or embeddings; --inject, --cure, --fail-on-shortcut, --config "
@@ -114,6 +120,16 @@ def audit(
             raise ValueError(
                 "--cure trains on a planted shortcut; plant one with --inject colour:0.95"
             )
+        if several:
+
+            def of_one(folder: Path) -> "Found":
+                with _shown_progress() as progress:
+                    return _of_model(folder, alpha, seed, progress, dataset, trust_code)
+
+            def place(folder: Path) -> Path:
+                return (out or FOLDER) / folder_of_path(folder).name
+
+            raise typer.Exit(audit_each(several, path, of_one, place))
         with _shown_progress() as progress:
             if of_model:
                 found = _of_model(path, alpha, seed, progress, dataset, trust_code)

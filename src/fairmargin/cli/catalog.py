@@ -1,7 +1,14 @@
-"""Tables of `fairmargin list`: methods, datasets, networks, accuracies and classifiers."""
+"""What `fairmargin list` shows, read from the code: names for listing.json, and options.
+
+`python -m fairmargin.cli.catalog` writes listing.json and methods/titles.json anew, for commands
+that do without PyTorch.
+"""
 
 import inspect
+import json
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from rich import box
@@ -9,75 +16,57 @@ from rich.table import Table
 from rich.text import Text
 
 from fairmargin.checks import check_choice
+from fairmargin.cli.listing import FILE, plain_table
 from fairmargin.config import DataConfig, MethodConfig, NetworkConfig, toml
 from fairmargin.config.options import Option
 from fairmargin.data import DATASETS
 from fairmargin.evaluate import CLASSIFIER_MEANINGS, MEANINGS
 from fairmargin.methods import METHODS
-from fairmargin.methods.catalog import OptionCard, card_of
+from fairmargin.methods.catalog import OptionCard, card_of, titles
 from fairmargin.networks import BACKBONES, ENCODERS
 from fairmargin.networks.pretrained import is_backbone, split_name
 
+Row = list[str]
 
-def methods() -> Table:
+
+def methods() -> list[Row]:
     """Return the methods with what each needs and costs."""
-    table = Table(
-        title='methods; options: "fairmargin list methods NAME"',
-        caption="cost: training time relative to cross-entropy",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    # On a narrow terminal the other columns wrap: a name can be copied in one piece.
-    table.add_column("method", no_wrap=True)
-    table.add_column("paper")
-    table.add_column("needs")
-    table.add_column("networks")
-    table.add_column("cost", no_wrap=True, justify="right")
+    rows = []
     for name in METHODS:
         card = card_of(name)
-        table.add_row(name, card.source, card.needs, card.networks, card.cost_text)
-    return table
+        rows.append([name, card.source, card.needs, card.networks, card.cost_text])
+    return rows
 
 
-def datasets() -> Table:
+def datasets() -> list[Row]:
     """Return the datasets with the first line about each."""
-    table = Table(
-        "dataset", "what it is", title='datasets; options: "fairmargin list datasets NAME"'
-    )
+    rows = []
     for name, builder in DATASETS.items():
-        table.add_row(name, (inspect.getdoc(builder) or "").partition("\n")[0])
-    return table
+        line = (inspect.getdoc(builder) or "").partition("\n")[0]
+        # For readers of the code only.
+        line = re.sub(r" (Other a|A)rguments as in `\w+`\.", "", line)
+        rows.append([name, line])
+    return rows
 
 
-def networks() -> Table:
+def networks() -> list[Row]:
     """Return the networks with their classes."""
-    table = Table("network", "class", title='networks; options: "fairmargin list networks NAME"')
-    for name, builder in ENCODERS.items():
-        table.add_row(name, getattr(builder, "func", builder).__name__)
-    for library in BACKBONES:
-        table.add_row(f"{library}:NAME", "pretrained, of another library (docs/networks.md)")
-    return table
+    rows = [[name, getattr(b, "func", b).__name__] for name, b in ENCODERS.items()]
+    foreign = "pretrained, of another library (docs/networks.md)"
+    return rows + [[f"{library}:NAME", foreign] for library in BACKBONES]
 
 
-def accuracies() -> Table:
+def accuracies() -> list[Row]:
     """Return the accuracies with their meanings."""
-    title = 'accuracies, of each classifier in "fairmargin list classifiers"'
-    table = Table("accuracy", "meaning", title=title)
-    for name, meaning in MEANINGS.items():
-        table.add_row(name, meaning)
-    return table
+    return [[name, meaning] for name, meaning in MEANINGS.items()]
 
 
-def classifiers() -> Table:
+def classifiers() -> list[Row]:
     """Return the classifiers that evaluation can judge."""
-    title = 'classifiers that evaluation judges: --set evaluate.classifiers=["own", "linear"]'
-    table = Table("classifier", "what it is", title=title)
-    for name, meaning in CLASSIFIER_MEANINGS.items():
-        table.add_row(name, meaning)
-    return table
+    return [[name, meaning] for name, meaning in CLASSIFIER_MEANINGS.items()]
 
 
-CATALOGUES: dict[str, Callable[[], Table]] = {
+CATALOGUES: dict[str, Callable[[], list[Row]]] = {
     "methods": methods,
     "datasets": datasets,
     "networks": networks,
@@ -107,11 +96,14 @@ def options(what: str, name: str) -> Table:
         check_choice(name, what.removesuffix("s"), there)
     if what == "methods":
         return _method_options(name)
-    # Not markup: ":x:" in a name is no emoji.
-    title = Text(f"{name}: --set {section}.OPTION=VALUE")
-    table = Table("option", "default", title=title)
+    title = f"{name}: --set {section}.OPTION=VALUE"
+    table = plain_table(title)
+    # The title fits on one line.
+    table.min_width = len(title)
+    table.add_column("option", no_wrap=True)
+    table.add_column("default")
     for key, option in known(name).items():
-        table.add_row(key, _default(option))
+        table.add_row(key, Text(_default(option)))
     return table
 
 
@@ -140,7 +132,7 @@ def _default(option: Option) -> str:
     """Return an option's default as a configuration would write it; empty if it has none."""
     if option.default in (None, inspect.Parameter.empty):
         return ""
-    if isinstance(option.default, bool):
+    if isinstance(option.default, bool | list | tuple):
         return toml.value(option.default)
     return str(option.default)
 
@@ -164,3 +156,21 @@ def allowed_values(kind: Any, explained: OptionCard) -> str:
         elif member is type(None):
             parts.append("none")
     return ", ".join(parts)
+
+
+def generated() -> dict[str, str]:
+    """Return the files of the package that are made from the code, by their paths in it."""
+    listing = {what: rows() for what, rows in CATALOGUES.items()}
+    return {
+        f"cli/{FILE}": _json(listing),
+        "methods/titles.json": _json(titles()),
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in generated().items():
+        (Path(__file__).parents[1] / path).write_text(text, "utf-8")

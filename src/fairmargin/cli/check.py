@@ -24,8 +24,9 @@ def check(
     min_accuracy: Annotated[
         list[str] | None,
         typer.Option(
-            help="Lowest accuracy of any name allowed: NAME=VALUE, such as plain=0.9; "
-            'see "fairmargin list accuracies".'
+            metavar="NAME=VALUE",
+            help="Lowest accuracy of any name allowed, such as plain=0.9; "
+            'see "fairmargin list accuracies".',
         ),
     ] = None,
     max_gap: Annotated[

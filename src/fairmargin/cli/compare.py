@@ -8,27 +8,24 @@ from rich.console import Console
 
 from fairmargin.cli.errors import DIVERGED, exit_on_user_error
 from fairmargin.cli.options import (
-    Address,
     Bias,
     Changes,
-    Cpus,
     Dataset,
-    EngineName,
     File,
-    Gpus,
-    Jobs,
     Network,
     command_line,
     parse_seeds,
 )
-from fairmargin.cli.sweeps import RunOptions, choose_engine
+from fairmargin.cli.sweeps import RunOptions, with_engine
 from fairmargin.cli.tables import classifier_title, shown_classifier
 from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:
+    from fairmargin.sweep.base import Engine
     from fairmargin.sweep.compare import Outcome
 
 
+@with_engine
 def compare(
     file: File = None,
     dataset: Dataset = None,
@@ -49,11 +46,8 @@ def compare(
         Path | None, typer.Option(help="Folder of all runs; runs/DATASET by default.")
     ] = None,
     changes: Changes = None,
-    engine: EngineName = "local",
-    jobs: Jobs = None,
-    address: Address = None,
-    cpus: Cpus = None,
-    gpus: Gpus = None,
+    *,
+    engine: "Engine",
 ) -> None:
     """Train several methods × seeds on one dataset and print their accuracies, mean ± std.
 
@@ -66,7 +60,6 @@ def compare(
     from fairmargin.sweep.compare import default_out, markdown, summaries, table
 
     with exit_on_user_error():
-        chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
         options = RunOptions(file, dataset, methods or "", network, bias, changes)
         if methods is None:
             options = options.with_usual_methods(say=typer.echo)
@@ -78,7 +71,7 @@ def compare(
             command=command_line(),
             say=typer.echo,
             go_on=options.all_methods,
-            engine=chosen_engine,
+            engine=engine,
         )
         classifier = shown_classifier(configs[0].evaluate.classifiers)
         if any(config.evaluate.report_classifier != "online" for config in configs):

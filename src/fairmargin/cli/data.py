@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairmargin.cli.errors import exit_on_user_error
+from fairmargin.cli.options import flowing
 
 if TYPE_CHECKING:
     from fairmargin.data.split import Data
@@ -24,6 +25,7 @@ Root = Annotated[
 
 
 @app.command("list")
+@flowing
 def list_sources(root: Root = None) -> None:
     """List every source of raw data, and whether it is there."""
     from fairmargin.data import sources
@@ -41,6 +43,7 @@ def list_sources(root: Root = None) -> None:
 
 
 @app.command()
+@flowing
 def get(name: Name, root: Root = None) -> None:
     """Download what is missing of a source and check it.
 
@@ -54,6 +57,7 @@ def get(name: Name, root: Root = None) -> None:
 
 
 @app.command()
+@flowing
 def verify(name: Name, root: Root = None) -> None:
     """Compare the checksums of a source's files with the published ones."""
     from fairmargin.data import sources
@@ -73,6 +77,7 @@ def verify(name: Name, root: Root = None) -> None:
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@flowing
 def show(
     context: typer.Context,
     name: Annotated[
@@ -92,12 +97,13 @@ def show(
 ) -> None:
     """Draw examples and the (label × bias) counts of a dataset.
 
-    Other options are the dataset's own: --rho 0.9 …
+    Other options are the dataset's own, such as --rho 0.9, or of a table --label-column kind
+    --bias-columns place --split-column fold --test-fraction 0.2: "fairmargin list datasets folder".
     """
     from fairmargin.checks import check_choice
     from fairmargin.data import DATASETS, build, is_own, options, own_kind, own_path
+    from fairmargin.data.problems import RowProblem, brief, cut
     from fairmargin.data.show import SplitName, draw
-    from fairmargin.data.table import SHOWN
     from fairmargin.data.webdataset import plain_name
 
     with exit_on_user_error():
@@ -116,10 +122,9 @@ def show(
         typer.echo(f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test")
         for key, value in data.info.notes.items():
             lines = value.splitlines()
-            shown = lines[:SHOWN]
-            if len(lines) > SHOWN:
-                shown.append(f"… and {len(lines) - SHOWN} more")
-            typer.echo(f"{key}: " + "\n  ".join(shown))
+            if key == "skipped":
+                lines = [f"{len(lines):,}", *brief([RowProblem.from_line(line) for line in lines])]
+            typer.echo(f"{key}: " + "\n  ".join(cut(lines)))
         if data.info.has_vectors:
             for line in _counts(data):
                 typer.echo(line)

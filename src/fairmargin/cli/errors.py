@@ -1,9 +1,15 @@
 """End a command that cannot go on: one message, no traceback, an exit code for each kind."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from fairmargin.data.problems import BadManifest
 
 # Exit codes. A run that a signal stopped ends with SIGNAL plus the signal's number.
 WRONG_INPUT = 2
@@ -33,17 +39,34 @@ def exit_on_user_error() -> Iterator[None]:
 
 def _explained(error: Exception) -> tuple[str, int] | None:
     """Return (message, exit code) of an error that a person can put right; None for others."""
-    # Imported here because they import PyTorch, which a command that only reads does not need.
-    from fairmargin.data.table import BadManifest
-    from fairmargin.loop import Diverged
-    from fairmargin.runtime.signals import Interrupted
-
-    if isinstance(error, Interrupted):
+    # An error whose module was never loaded cannot be one of that module's, and loading them
+    # takes seconds.
+    interrupted = _loaded("fairmargin.runtime.signals", "Interrupted")
+    diverged = _loaded("fairmargin.loop", "Diverged")
+    bad_manifest = _loaded("fairmargin.data.problems", "BadManifest")
+    if isinstance(error, interrupted):
         return str(error), SIGNAL + error.number
-    if isinstance(error, Diverged):
+    if isinstance(error, diverged):
         return f"training diverged. {error}", DIVERGED
-    if isinstance(error, BadManifest):
-        return error.report(), WRONG_INPUT
+    if isinstance(error, bad_manifest):
+        return _listed(error), WRONG_INPUT
     if isinstance(error, OSError | ValueError):
         return str(error), WRONG_INPUT
     return None
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Return a class of a module, or () if the module was not imported: nothing is of it."""
+    return getattr(sys.modules.get(module), name, ())
+
+
+def _listed(error: "BadManifest") -> str:
+    """Return the message; if it cannot show every problem, write all into a file and name it."""
+    if not error.shortened:
+        return error.report()
+    file = Path(f"{Path(error.source).stem}-problems.csv")
+    try:
+        error.write_problems(file)
+    except OSError as failure:
+        return f"{error.report()}\n  (the whole list cannot be written here: {failure})"
+    return error.report(file)

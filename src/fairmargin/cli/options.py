@@ -1,13 +1,12 @@
 """Options that several commands share, and how their values are parsed."""
 
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    pass
 
 File = Annotated[
     Path | None, typer.Argument(help="A configuration (TOML); see docs/configuration.md.")
@@ -52,7 +51,9 @@ Bias = Annotated[
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a setting: KEY=VALUE, such as train.epochs=3."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a setting, such as train.epochs=3; repeatable."
+    ),
 ]
 EngineName = Annotated[
     str,
@@ -77,6 +78,17 @@ Gpus = Annotated[
     float | None,
     typer.Option(help="With --engine ray: GPUs of each run; 0 by default, 0.5 to share one."),
 ]
+
+
+def flowing(command: Callable[..., None]) -> Callable[..., None]:
+    """Let the paragraphs of a command's help flow: Typer keeps line breaks of all but the first.
+
+    Args:
+        command: whose docstring is its help.
+    """
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    command.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    return command
 
 
 def command_line() -> list[str]:

@@ -1,24 +1,23 @@
 """`fairmargin reproduce`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairmargin.cli.errors import DIVERGED, exit_on_user_error
 from fairmargin.cli.options import (
-    Address,
     Changes,
-    Cpus,
-    EngineName,
-    Gpus,
-    Jobs,
     command_line,
     parse_seeds,
 )
-from fairmargin.cli.sweeps import choose_engine
+from fairmargin.cli.sweeps import with_engine
+
+if TYPE_CHECKING:
+    from fairmargin.sweep.base import Engine
 
 
+@with_engine
 def reproduce(
     what: Annotated[
         str,
@@ -63,11 +62,8 @@ def reproduce(
         ),
     ] = None,
     changes: Changes = None,
-    engine: EngineName = "local",
-    jobs: Jobs = None,
-    address: Address = None,
-    cpus: Cpus = None,
-    gpus: Gpus = None,
+    *,
+    engine: "Engine",
 ) -> None:
     """Run the paper's tables and figures, and compare our numbers with its own in a ledger.
 
@@ -82,7 +78,6 @@ def reproduce(
                 what, pattern=cell, reading=reading, folder=write_configs, say=typer.echo
             )
             return
-        chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
         failed = []
         if what != command.LEDGER:
             failed = command.reproduce(
@@ -96,7 +91,7 @@ def reproduce(
                 extra=changes or (),
                 command=command_line(),
                 say=typer.echo,
-                engine=chosen_engine,
+                engine=engine,
             )
         if not dry_run and (what == command.LEDGER or budget != "smoke"):
             command.keep_ledger(out, ledger or out, readme, typer.echo)

@@ -1,18 +1,20 @@
 """What the commands of many runs share: `compare`, `tune` and `reproduce`."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from fairmargin.cli.options import parse_methods
+from fairmargin.cli.errors import exit_on_user_error
+from fairmargin.cli.options import Address, Cpus, EngineName, Gpus, Jobs, parse_methods
 
 if TYPE_CHECKING:
     from fairmargin.config import Config
     from fairmargin.sweep.base import Engine
-    from fairmargin.sweep.engines import EngineName
 
 Methods = Annotated[
     str, typer.Option(help='Names from "fairmargin list methods", comma-separated, or all.')
@@ -95,16 +97,45 @@ class RunOptions:
         return loaded
 
 
+def with_engine(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options --engine, --jobs, --address, --cpus and --gpus.
+
+    Args:
+        command: its argument `engine` is the engine that these options name.
+    """
+    given = inspect.signature(command)
+    own = [one for name, one in given.parameters.items() if name != "engine"]
+    more = list(inspect.signature(choose_engine).parameters.values())
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *more)]
+
+    @wraps(command)
+    def with_options(**options: Any) -> None:
+        chosen = {one.name: options.pop(one.name) for one in more}
+        with exit_on_user_error():
+            engine = choose_engine(**chosen)
+        command(engine=engine, **options)
+
+    # Typer reads a command's options from these.
+    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
+    with_options.__signature__ = given.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return with_options
+
+
 def choose_engine(
-    name: str, jobs: int | None, address: str | None, cpus: int | None, gpus: float | None
+    engine: EngineName = "local",
+    jobs: Jobs = None,
+    address: Address = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
 ) -> "Engine":
     """Return the engine that --engine names, with the options that belong to it.
 
     Args:
-        name: the value of --engine.
+        engine: its name.
         jobs, address, cpus, gpus: values of these options; None if not given.
     """
-    from fairmargin.sweep.engines import engine
+    from fairmargin.sweep import engines
 
     # The name is checked there, with a message that has the nearest one.
-    return engine(cast("EngineName", name), jobs=jobs, address=address, cpus=cpus, gpus=gpus)
+    name = cast("engines.EngineName", engine)
+    return engines.engine(name, jobs=jobs, address=address, cpus=cpus, gpus=gpus)

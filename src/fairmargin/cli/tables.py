@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
+
+from fairmargin.cli.listing import plain_table
 
 
 def accuracy_table(sets: dict[str, dict[str, Any]], title: str) -> Table:
@@ -13,7 +16,10 @@ def accuracy_table(sets: dict[str, dict[str, Any]], title: str) -> Table:
         sets: what was measured, by classifier.
         title: above the table.
     """
-    shown = Table("", *map(classifier_title, sets), title=title)
+    shown = plain_table(title)
+    shown.add_column("", no_wrap=True)
+    for name in sets:
+        shown.add_column(classifier_title(name))
     for name in next(iter(sets.values()))["accuracy"]:
         shown.add_row(name, *(with_interval(judged["accuracy"][name]) for judged in sets.values()))
     gaps = [judged["equalised_odds_gap"] for judged in sets.values()]
@@ -35,12 +41,15 @@ def group_table(
         class_names: of the rows.
         bias_names: of the columns.
     """
-    shown = Table("class", *bias_names, title="% right by group")
+    shown = plain_table("% right by group")
+    shown.add_column("class")
+    for name in bias_names:
+        shown.add_column(Text(name))
     for name, sizes, right in zip(class_names, groups["n"], groups["correct"], strict=True):
         cells = []
         for n, correct in zip(sizes, right, strict=True):
             cells.append(f"{100 * correct / n:.1f} of {n:,}" if n else "–")
-        shown.add_row(name, *cells)
+        shown.add_row(Text(name), *cells)
     return shown
 
 

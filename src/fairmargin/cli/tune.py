@@ -9,26 +9,23 @@ from rich.console import Console
 
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import (
-    Address,
     Bias,
     Changes,
-    Cpus,
     Dataset,
-    EngineName,
     File,
-    Gpus,
-    Jobs,
     Network,
     command_line,
     parse_seeds,
 )
-from fairmargin.cli.sweeps import Methods, RunOptions, choose_engine
+from fairmargin.cli.sweeps import Methods, RunOptions, with_engine
 from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:
     from fairmargin.config import Config
+    from fairmargin.sweep.base import Engine
 
 
+@with_engine
 def tune(
     file: File = None,
     dataset: Dataset = None,
@@ -44,11 +41,8 @@ def tune(
         Path | None, typer.Option(help="Folder of all trials; runs/tune/DATASET by default.")
     ] = None,
     changes: Changes = None,
-    engine: EngineName = "local",
-    jobs: Jobs = None,
-    address: Address = None,
-    cpus: Cpus = None,
-    gpus: Gpus = None,
+    *,
+    engine: "Engine",
 ) -> None:
     """Choose methods' key settings on validation data, with the same number of trials for each.
 
@@ -60,7 +54,6 @@ def tune(
     from fairmargin.sweep.tune import tune as search
 
     with exit_on_user_error():
-        chosen_engine = choose_engine(engine, jobs, address, cpus, gpus)
         options = RunOptions(file, dataset, methods, network, bias, changes)
         configs = options.configs()
         folder = out or Path("runs") / "tune" / default_out(configs[0]).name
@@ -73,7 +66,7 @@ def tune(
             command=command_line(),
             say=typer.echo,
             go_on=options.all_methods,
-            engine=chosen_engine,
+            engine=engine,
         )
         Console().print(table(found))
         write_text(folder / "table.md", markdown(found))

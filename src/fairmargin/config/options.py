@@ -44,6 +44,8 @@ class Option:
         """
         if type(None) in get_args(self.kind):
             value = parse_none(value)
+        if value is not None and _is_list(self.kind):
+            value = as_list(value)
         return _tuples(_adapter(self.kind).validate_python(value))
 
 
@@ -60,6 +62,30 @@ def written(parameter: str) -> str:
 def parse_none(value: Any) -> Any:
     """Return None for the word "none", which stands for it because TOML has no null."""
     return None if isinstance(value, str) and value == "none" else value
+
+
+def as_list(value: Any) -> Any:
+    """Return a value where a list is wanted: one alone is a list of one, "a, b" one of two.
+
+    Args:
+        value: as TOML gives it. None, lists and tables stay as they are; the word "none" is an
+            empty list.
+    """
+    if isinstance(value, str):
+        parts = [] if value == "none" else value.split(",")
+        return tuple(_number_or_text(part.strip()) for part in parts)
+    if value is None or isinstance(value, list | tuple | dict):
+        return value
+    return (value,)
+
+
+def _number_or_text(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
@@ -79,6 +105,16 @@ def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
     parameters = inspect.signature(builder).parameters.values()
     options = [Option(p.name, known[p.name], p.default) for p in parameters if p.name in known]
     return {option.written: option for option in options if _expressible(option.kind)}
+
+
+def _is_list(kind: Any) -> bool:
+    """True for lists of any length, and for these or None."""
+    if _is_union(kind):
+        kinds = [member for member in get_args(kind) if member is not type(None)]
+        return len(kinds) == 1 and _is_list(kinds[0])
+    if get_origin(kind) is tuple:
+        return get_args(kind)[-1] is ...
+    return get_origin(kind) in (Sequence, list)
 
 
 def _is_union(kind: Any) -> bool:

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     PrivateAttr,
     field_validator,
@@ -34,6 +33,7 @@ from fairmargin.config.sections import (
     FromZero,
     Named,
     Nothing,
+    OneOrMany,
     Section,
     Share,
     Switch,
@@ -64,13 +64,6 @@ def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(values)) < len(values):
         raise ValueError(f"must name each once; got {toml.value(values)}")
     return values
-
-
-def _list_of_names(value: Any) -> Any:
-    """Read "wandb" and "wandb, mlflow" as lists, for --set; "none" is an empty one."""
-    if not isinstance(value, str):
-        return value
-    return () if value == "none" else tuple(name.strip() for name in value.split(","))
 
 
 def _device(name: str) -> str:
@@ -239,7 +232,7 @@ class ScheduleConfig(Section):
     """How the learning rate changes."""
 
     name: Schedule = setting("step", "schedule of the learning rate: constant, step or cosine")
-    milestones: tuple[FromZero, ...] = setting(
+    milestones: Annotated[tuple[FromZero, ...], OneOrMany] = setting(
         (1 / 3, 2 / 3),
         "when step lowers the rate: in epochs, or, below 1, as shares of all epochs",
     )
@@ -263,7 +256,7 @@ class PlayerConfig(Section):
     betas: Annotated[tuple[Decay, Decay] | None, Nothing] = setting(None, "as `optimizer.betas`")
     nesterov: Annotated[Switch | None, Nothing] = setting(None, "as `optimizer.nesterov`")
     schedule: Annotated[Schedule | None, Nothing] = setting(None, "as `schedule.name`")
-    milestones: Annotated[tuple[FromZero, ...] | None, Nothing] = setting(
+    milestones: Annotated[tuple[FromZero, ...] | None, OneOrMany, Nothing] = setting(
         None, "as `schedule.milestones`"
     )
     factor: Annotated[AboveZero | None, Nothing] = setting(None, "as `schedule.factor`")
@@ -304,9 +297,7 @@ class TrainConfig(Section):
     keep: WholeAboveZero = setting(2, "number of checkpoints to keep")
     log_steps: WholeAboveZero = setting(50, "steps between lines of the log")
     tensorboard: Switch = setting(False, 'the same as "tensorboard" among `train.trackers`')
-    trackers: Annotated[
-        tuple[TrackerName, ...], BeforeValidator(_list_of_names), AfterValidator(_each_once)
-    ] = setting(
+    trackers: Annotated[tuple[TrackerName, ...], OneOrMany, AfterValidator(_each_once)] = setting(
         (),
         "tools that show the run's numbers: tensorboard, wandb, mlflow, trackio "
         "(`docs/tracking.md`)",
@@ -321,7 +312,7 @@ class EvaluateConfig(Section):
 
     every: WholeFromZero = setting(1, "epochs between evaluations; 0: only at the end")
     classifiers: Annotated[
-        tuple[Classifier, ...], Field(min_length=1), AfterValidator(_each_once)
+        tuple[Classifier, ...], Field(min_length=1), OneOrMany, AfterValidator(_each_once)
     ] = setting(
         ("own", "probe", "knn"),
         "classifiers that predict at the end: the method's own, a linear probe, k-NN, or linear "
@@ -360,7 +351,7 @@ class EvaluateConfig(Section):
     linear_batch_size: WholeAboveZero = setting(512, "linear evaluation: samples in a batch")
     linear_momentum: Decay = setting(0.9, "linear evaluation: momentum of its SGD")
     linear_weight_decay: FromZero = setting(0.0, "linear evaluation: weight decay of its SGD")
-    linear_milestones: tuple[FromZero, ...] = setting(
+    linear_milestones: Annotated[tuple[FromZero, ...], OneOrMany] = setting(
         (0.6, 0.75, 0.9),
         "linear evaluation: when the rate falls, in epochs or, below 1, as shares of "
         "`linear_epochs`",

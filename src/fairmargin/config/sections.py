@@ -19,10 +19,12 @@ from pydantic import (
 from fairmargin.checks import check_choice
 from fairmargin.config.code import is_code
 from fairmargin.config.errors import ConfigError, Problem, problems_of
-from fairmargin.config.options import Option, options_of, parse_none, written
+from fairmargin.config.options import Option, as_list, options_of, parse_none, written
 
 # "none" for a value that may be empty.
 Nothing = BeforeValidator(parse_none)
+# One value where several may stand is a list of one.
+OneOrMany = BeforeValidator(as_list)
 Whole = Annotated[int, Strict()]
 WholeFromZero = Annotated[Whole, Field(ge=0)]
 WholeAboveZero = Annotated[Whole, Field(ge=1)]

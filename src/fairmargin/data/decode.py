@@ -21,6 +21,8 @@ ImageSize = int | tuple[int, int]
 Mode = Literal["stretch", "crop", "pad"]
 # Named, because Pillow knows formats that start other programs (EPS runs Ghostscript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+# The first bytes of a TIFF, of either byte order.
+TIFF = (b"II*\0", b"MM\0*")
 EXTENSIONS = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
@@ -81,12 +83,29 @@ def open_rgb(path: Path) -> Image.Image:
             image.load()
             return _rgb(_upright(image))
     except UnidentifiedImageError:
-        reason = f"not an image that can be read ({', '.join(FORMATS)})"
-        raise UnreadableImage(path, reason) from None
+        raise UnreadableImage(path, _unknown_kind(path)) from None
+    except _NoAgreedRange as error:
+        raise UnreadableImage(path, str(error)) from None
     # Pillow raises many kinds of errors for broken files.
     except Exception as error:
         reason = f"cannot be decoded: {str(error) or type(error).__name__}"
         raise UnreadableImage(path, reason) from error
+
+
+class _NoAgreedRange(ValueError):
+    """Pixels of which nobody can say what is black and what is white."""
+
+
+def _unknown_kind(path: Path) -> str:
+    """Return why Pillow does not know a file: of a TIFF, that its pixels are of an unusual kind."""
+    with open(path, "rb") as file:
+        is_tiff = file.read(4) in TIFF
+    if is_tiff:
+        return (
+            "a TIFF whose pixels cannot be read, such as floating-point ones in colour; "
+            "save the image with 8 or 16 bits"
+        )
+    return f"not an image that can be read ({', '.join(FORMATS)})"
 
 
 def check_file(path: Path) -> None:
@@ -124,14 +143,14 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
-        raise ValueError(
+        raise _NoAgreedRange(
             "floating-point pixels have no agreed range; save the image with 8 or 16 bits"
         )
     # 16 bits, which some formats and versions of Pillow hold in 32.
     if image.mode.startswith("I"):
         grey = np.asarray(image)
         if grey.min() < 0 or grey.max() > 65535:
-            raise ValueError(
+            raise _NoAgreedRange(
                 "pixels beyond 16 bits have no agreed range; save the image with 8 or 16 bits"
             )
         eight_bits = ((grey.astype(np.uint32) + 128) // 257).astype(np.uint8)

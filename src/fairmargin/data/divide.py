@@ -22,10 +22,21 @@ def check_test(path: Path, marked: bool, fraction: float | None, needed: bool) -
         raise ValueError(f"{path} marks its test samples; leave test_fraction={fraction} out")
     if needed and not marked and not fraction:
         raise ValueError(
-            f"{path} marks no usable test samples; mark some, or give test_fraction (0.2: hold out "
-            "a fifth), on the command line with --set data.test_fraction=0.2 "
-            '("data show": --test-fraction 0.2)'
+            f"{path} marks no usable test samples; {_which_column(path)}hold out a fifth with "
+            '--set data.test_fraction=0.2 ("data show": --test-fraction 0.2)'
         )
+
+
+def _which_column(path: Path) -> str:
+    """Return how to mark test samples, or to name the column that does."""
+    if path.is_dir():
+        return 'put some into a folder "test", or '
+    if path.suffix == ".npz":
+        return 'add an array "split" with the words train, valid and test, or '
+    return (
+        'name the column that does with --set data.split_column=NAME ("data show": '
+        "--split-column NAME), or "
+    )
 
 
 def divide(

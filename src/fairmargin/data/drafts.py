@@ -10,13 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairmargin.data.decode import EXTENSIONS
-from fairmargin.data.table import (
-    BadManifest,
-    RowProblem,
-    find_column,
-    find_column_if_there,
-    read_table,
-)
+from fairmargin.data.problems import BadManifest, RowProblem
+from fairmargin.data.table import find_column, find_column_if_there, read_table
 
 SPLITS = {
     "train": "train",

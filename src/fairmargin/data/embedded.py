@@ -28,8 +28,9 @@ from fairmargin.data.drafts import (
     place,
     split_position,
 )
+from fairmargin.data.problems import BadManifest, RowProblem
 from fairmargin.data.sources import data_root
-from fairmargin.data.table import BadManifest, RowProblem, cell_text, find_column
+from fairmargin.data.table import cell_text, find_column
 from fairmargin.data.webdataset import has_image_files, shard_drafts, shards
 
 PARQUET = (".parquet", ".pq")

@@ -14,7 +14,7 @@ from fairmargin.data.datasets import folder
 from fairmargin.data.decode import FORMATS, check_file
 from fairmargin.data.drafts import Draft
 from fairmargin.data.members import open_bytes
-from fairmargin.data.table import BadManifest
+from fairmargin.data.problems import BadManifest
 
 # Files whose size in pixels is read, spread over the table.
 LOOKED_AT = 48

@@ -21,12 +21,17 @@ from torch import Tensor
 from fairmargin.checks import check_choice
 from fairmargin.data.decode import Decoder, UnreadableImage, check_file, open_rgb
 from fairmargin.data.drafts import NOWHERE, Draft, Sample, folder_drafts, manifest_drafts
-from fairmargin.data.table import BadManifest, RowProblem, natural_order
+from fairmargin.data.problems import BadManifest, RowProblem
+from fairmargin.data.table import natural_order
 from fairmargin.runtime.safe_path import safe_path
 
 Check = Literal["decode", "exists"]
 # What looking at a file gives: its pixels, the reason why there are none, or nothing to say.
 Looked = np.ndarray | str | None
+LEAVE_OUT = (
+    'leave these out, and have them recorded, with --set data.skip_bad=true ("data show": '
+    "--skip-bad)"
+)
 # Rows below which another process is not worth its start.
 ROWS_PER_PROCESS = 128
 
@@ -124,7 +129,7 @@ def check_drafts(
         if draft.faults
     )
     if problems and not (skip_bad and trained):
-        advice = "skip_bad=True (--skip-bad) leaves these out and records them" if trained else ""
+        advice = LEAVE_OUT if trained else ""
         raise BadManifest(problems, str(source), advice)
     if not trained:
         raise BadManifest([RowProblem(None, str(source), "no training samples")], str(source))

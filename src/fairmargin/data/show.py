@@ -1,5 +1,6 @@
 """Draw a dataset: examples of each class, and how often each label meets each bias."""
 
+import textwrap
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,9 @@ from fairmargin.data.bias import count_cells
 from fairmargin.data.split import Data, Split
 
 SplitName = Literal["train", "valid", "test"]
+# Letters of the title on an inch, and inches of one more line.
+LETTERS = 11
+LINE = 0.18
 # Rows of the picture; the classes after these are not drawn.
 MOST_CLASSES = 20
 
@@ -63,7 +67,10 @@ def draw(
         _grid(axes[1], conflicting, (), "other biases (conflicting)")
         _heat_map(axes[2], counts[: len(classes)], info.bias_names)
     details = ", ".join(f"{key} {value}" for key, value in info.notes.items() if len(value) < 40)
-    figure.suptitle(f"{info.name}, {split}: {len(chosen):,} samples ({details})", fontsize=10)
+    title = f"{info.name}, {split}: {len(chosen):,} samples" + (f" ({details})" if details else "")
+    lines = textwrap.wrap(title, int(LETTERS * width))
+    figure.set_figheight(height + LINE * (len(lines) - 1))
+    figure.suptitle("\n".join(lines), fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
@@ -114,7 +121,8 @@ def _grid(ax: Axes, rows: list[Tensor], names: tuple[str, ...], title: str) -> N
 def _heat_map(ax: Axes, counts: Tensor, bias_names: tuple[str, ...]) -> None:
     shades = (counts.double() + 1).log()
     ax.imshow(shades, cmap="Blues", aspect="auto")
-    dark = shades.max() / 2
+    # Halfway along the color map, which begins at the smallest shade.
+    dark = (shades.min() + shades.max()) / 2
     for y, row in enumerate(counts.tolist()):
         for b, value in enumerate(row):
             colour = "white" if shades[y, b] > dark else "#222"

@@ -1,86 +1,21 @@
-"""Read tables of people's own data as text (CSV, TSV, Parquet), and report their problems."""
+"""Read tables of people's own data as text: CSV, TSV, Parquet."""
 
 import csv
 import difflib
 import importlib
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
+
+from fairmargin.data.problems import BadManifest, RowProblem
 
 # A .csv is read with the first of these that its header has.
 DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 PARQUET = (".parquet", ".pq")
-# Problems in the message; the exception holds all.
-SHOWN = 20
 
 Rows = list[tuple[int, list[str]]]
-
-
-@dataclass(frozen=True, slots=True)
-class RowProblem:
-    """What is wrong with one row of a table, or with one file of a folder.
-
-    Args:
-        row: its number as spreadsheets count, the header being row 1 (Parquet has no header: its
-            first row is 1); None for a folder.
-    """
-
-    row: int | None
-    file: str
-    reason: str
-
-    def __str__(self) -> str:
-        row = "" if self.row is None else f"row {self.row}, "
-        return f"{row}{self.file or '(no file)'}: {self.reason}"
-
-
-class BadManifest(ValueError):
-    """Data that cannot be used as it is.
-
-    `problems` holds every problem; the message shows the first few.
-
-    Args:
-        source: the table or folder, for the message.
-        advice: a last line of the message.
-    """
-
-    def __init__(
-        self, problems: Sequence[RowProblem], source: str = "manifest", advice: str = ""
-    ) -> None:
-        super().__init__(problems, source, advice)
-        self.problems = tuple(problems)
-        self.source = source
-        self.advice = advice
-
-    def __str__(self) -> str:
-        return self.report(SHOWN)
-
-    def report(self, most: int | None = None) -> str:
-        """Return every problem on a line of its own, or the first `most` of them.
-
-        Args:
-            most: None for all.
-        """
-        number = len(self.problems)
-        plural = "s" if number > 1 else ""
-        lines = [f"{self.source}: {number} problem{plural}, nothing was loaded"]
-        lines += map(str, self.problems[:most])
-        if most is not None and number > most:
-            lines.append(f"… and {number - most} more")
-        if self.advice:
-            lines.append(self.advice)
-        return "\n  ".join(lines)
-
-    def write_problems(self, path: Path) -> None:
-        """Write every problem into a CSV file with the columns row, file and reason."""
-        with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-            writer = csv.writer(file)
-            writer.writerow(["row", "file", "reason"])
-            for problem in self.problems:
-                writer.writerow([problem.row, problem.file, problem.reason])
 
 
 def _bad_table(path: Path, row: int | None, reason: str, advice: str = "") -> BadManifest:

@@ -29,7 +29,8 @@ from fairmargin.data.drafts import (
     split_position,
 )
 from fairmargin.data.members import MAX_IMAGE_BYTES, member_path, read_bytes
-from fairmargin.data.table import BadManifest, RowProblem, cell_text, find_column
+from fairmargin.data.problems import BadManifest, RowProblem
+from fairmargin.data.table import cell_text, find_column
 
 ENDING = ".tar"
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")

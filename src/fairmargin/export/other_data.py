@@ -28,8 +28,9 @@ from fairmargin.data.drafts import (
 from fairmargin.data.embedded import embedded_drafts, holds_images
 from fairmargin.data.manifest import look_at_files
 from fairmargin.data.preprocessing import Preprocessing, Vector
+from fairmargin.data.problems import BadManifest, RowProblem
 from fairmargin.data.split import ArraySplit, FileSplit, Split
-from fairmargin.data.table import BadManifest, RowProblem, read_table
+from fairmargin.data.table import read_table
 from fairmargin.data.views import plain
 from fairmargin.evaluate import Judged
 from fairmargin.export.model import Model

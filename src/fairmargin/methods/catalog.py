@@ -112,4 +112,14 @@ def anchor(name: str) -> str:
     return name.replace("+", "")
 
 
-__all__ = ["CARDS", "COSTS", "MethodCard", "OptionCard", "anchor", "card_of", "mismatches", "table"]
+__all__ = [
+    "CARDS",
+    "COSTS",
+    "MethodCard",
+    "OptionCard",
+    "anchor",
+    "card_of",
+    "mismatches",
+    "table",
+    "titles",
+]

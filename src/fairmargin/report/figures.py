@@ -10,7 +10,19 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from fairmargin.report.colours import STEPS, category_colour, heat_step, is_square
-from fairmargin.report.svg import WIDTH, box, line, number, path, short, signed, svg, text, ticks
+from fairmargin.report.svg import (
+    WIDTH,
+    box,
+    column_headings,
+    line,
+    number,
+    path,
+    short,
+    signed,
+    svg,
+    text,
+    ticks,
+)
 
 Array = NDArray[np.floating]
 
@@ -69,21 +81,9 @@ def heat_map(cells: Cells, label: str) -> Markup:
     """
     rows, columns = len(cells.rows), len(cells.columns)
     names = [short(name, 13) for name in cells.rows]
-    tops = [short(name, 13) for name in cells.columns]
     left = 10 + 5.8 * max(map(len, names))
-    turned = max(map(len, tops)) * 5.6 > (WIDTH - left) / columns
-    # How far the last turned name leans out.
-    over = max(0.0, 4.1 * len(tops[-1]) - 10) if turned else 0.0
-    wide = min((WIDTH - left - 2 - over) / columns, 84)
+    parts, wide, top = column_headings(cells.columns, left, widest=84)
     tall = min(max(wide, 15), 30) if columns > 4 else 46
-    top = 12 + 4.4 * max(map(len, tops)) if turned else 20
-    parts = []
-    for j, name in enumerate(tops):
-        x = left + (j + 0.5) * wide
-        if turned:
-            parts.append(text(x + 3, top - 5, name, "start", -48))
-        else:
-            parts.append(text(x, top - 7, name, "middle"))
     # Frames are drawn last, so that no neighbour covers them.
     outlines = []
     for i, name in enumerate(names):
@@ -94,8 +94,7 @@ def heat_map(cells: Cells, label: str) -> Markup:
             parts.append(_cell(cells, i, j, place))
             if cells.aligned[i, j]:
                 outlines.append(box("aligned", *place, inset=0.6))
-    width = max(WIDTH, left + columns * wide + 2 + over)
-    return svg(width, top + rows * tall + 2, label, [*parts, *outlines], "chart heat")
+    return svg(WIDTH, top + rows * tall + 2, label, [*parts, *outlines], "chart heat")
 
 
 def _cell(cells: Cells, i: int, j: int, place: tuple[float, float, float, float]) -> Markup:

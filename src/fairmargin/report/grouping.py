@@ -72,7 +72,7 @@ def _read(folder: Path) -> RunRecord:
     return record
 
 
-def parts_of(runs: Sequence[RunRecord]) -> list[Part]:
+def parts_of(runs: Sequence[RunRecord], named: Sequence[str] = ()) -> list[Part]:
     """Sort finished runs into one part for each dataset and one group for each method.
 
     Datasets and methods stay in the order given; many methods are ranked, best first. Colours go
@@ -80,13 +80,14 @@ def parts_of(runs: Sequence[RunRecord]) -> list[Part]:
 
     Args:
         runs: finished ones.
+        named: methods that always have charts.
     """
     parts = []
     for same in _alike(runs, _data_settings):
         dataset = same[0].dataset
         others = [run for run in runs if run.dataset == dataset]
         title = dataset + _difference(same[0], others, _data_settings)
-        parts.append(Part(dataset, title, _groups(same)))
+        parts.append(Part(dataset, title, _groups(same), tuple(named)))
     ranking = _ranking(parts)
     charted = {group.name for part in parts for group in part.charted.groups}
     drawn = [name for name in ranking if name in charted]
@@ -113,14 +114,25 @@ def _ranking(parts: Sequence[Part]) -> list[str]:
 
 
 def _groups(runs: Sequence[RunRecord]) -> list[Group]:
-    groups = []
+    groups: list[Group] = []
     for method in dict.fromkeys(run.method for run in runs):
         mine = [run for run in runs if run.method == method]
         for same in _alike(mine, _method_settings):
             _check_seeds(same)
             name = method_name(method) + _difference(same[0], mine, _method_settings)
+            name = _unique(name, [group.name for group in groups])
             groups.append(Group(name, tuple(sorted(same, key=lambda run: run.seed))))
     return groups
+
+
+def _unique(name: str, taken: Sequence[str]) -> str:
+    """Return the name, with a number if a long one was cut to what another has."""
+    number = 2
+    unique = name
+    while unique in taken:
+        unique = f"{name} {number}"
+        number += 1
+    return unique
 
 
 def _alike(
@@ -176,12 +188,16 @@ def _settings(run: RunRecord) -> Settings:
 def _difference(
     run: RunRecord, others: Sequence[RunRecord], settings: Callable[[RunRecord], Settings]
 ) -> str:
-    """Return " (epsilon 0.25)", the settings in which a run differs from the others, or ""."""
+    """Return " (epsilon 0.25)", the settings in which a run differs from the others, or "".
+
+    Only what this run was given is told: where another has scores and this one none, the other
+    says so.
+    """
     mine = settings(run)
     theirs = [settings(other) for other in others]
     names = dict.fromkeys(name for one in theirs for name in one)
     differ = [name for name in names if any(one.get(name) != mine.get(name) for one in theirs)]
-    told = [f"{name.rsplit('.', 1)[-1]} {mine.get(name, 'unset')}" for name in differ]
+    told = [f"{name.rsplit('.', 1)[-1]} {mine[name]}" for name in differ if name in mine]
     return f" ({short(', '.join(told), 60)})" if told else ""
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from fairmargin.report import charts, figures, tables, template, words
 from fairmargin.report.grouping import parts_of, read_runs
+from fairmargin.report.headline import check_named, compared
 from fairmargin.report.runs import Estimate, Part, accuracy_meanings
 from fairmargin.report.words import count, percent, unbroken, whole
 from fairmargin.runs.record import RunError, RunRecord
@@ -27,6 +28,7 @@ def write_report(
     *,
     title: str | None = None,
     story: str | None = None,
+    headline: Sequence[str] = (),
     say: Callable[[str], None] = warnings.warn,
 ) -> Path:
     """Write one HTML page about the runs to `target` and return its path.
@@ -38,6 +40,8 @@ def write_report(
         title: of the window, and the line above the answer.
         story: the paragraphs below the answer, as plain text with blank lines between them. None
             tells how far the bias gives the label away in the training and in the test images.
+        headline: two methods that the first sentence compares, such as "ce" and "group-dro", or
+            one to compare with cross-entropy. By default cross-entropy and the best other method.
         say: is told which runs are left out because they cannot be read.
     """
     if not runs:
@@ -51,7 +55,7 @@ def write_report(
     records = read_runs(runs, say)
     while True:
         try:
-            html = render(records, title=title, story=story)
+            html = render(records, title=title, story=story, headline=headline)
             return write_text(target, html)
         except RunError as error:
             # Arrays are read when a chart needs them.
@@ -62,9 +66,16 @@ def write_report(
             records = whole
 
 
-def render(runs: Sequence[RunRecord], *, title: str | None = None, story: str | None = None) -> str:
+def render(
+    runs: Sequence[RunRecord],
+    *,
+    title: str | None = None,
+    story: str | None = None,
+    headline: Sequence[str] = (),
+) -> str:
     """Return the page about these runs as HTML; the arguments are those of `write_report`."""
-    parts = parts_of([run for run in runs if run.finished])
+    parts = parts_of([run for run in runs if run.finished], headline)
+    check_named(parts, headline)
     paragraphs = [paragraph.strip() for paragraph in (story or "").split("\n\n")]
     environment = template.environment("fairmargin.report")
     environment.filters |= {
@@ -91,6 +102,7 @@ def _section(prefix: str, part: Part) -> dict[str, Any]:
         part: the dataset's. Tables show all its methods, charts those of `part.charted`.
     """
     classifier, accuracy = part.headline
+    pair = compared(part, part.named)
     other_classifiers = [name for name in part.classifiers if name != classifier]
     meanings = accuracy_meanings()
     shown = _charts(prefix, part.charted)
@@ -98,9 +110,10 @@ def _section(prefix: str, part: Part) -> dict[str, Any]:
     return shown | {
         "id": prefix,
         "dataset": part.title,
-        "answer": words.answer(part),
-        "verdict": words.verdict(part),
+        "answer": words.answer(part, pair),
+        "verdict": words.verdict(part, pair),
         "measure": words.measure(part),
+        "unlike": words.unlike_runs(part),
         "story": words.story(part),
         "headline": {"classifier": classifier, "accuracy": accuracy},
         "chance": 1 / len(part.class_names),

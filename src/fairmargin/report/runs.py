@@ -121,6 +121,8 @@ class Part:
     dataset: str
     title: str
     groups: list[Group]
+    # Methods that the user named for the first sentence.
+    named: tuple[str, ...] = ()
 
     @property
     def data(self) -> dict[str, Any]:
@@ -138,8 +140,10 @@ class Part:
         if len(self.groups) <= COLOURS:
             return self
         ranked = self.ranked
-        baselines = [group for group in ranked if group.first.method == BASELINE]
-        chosen = {group.name for group in (*ranked[:BEST], *baselines[:1], ranked[-1])}
+        chosen = {group.name for group in (*ranked[:BEST], ranked[-1])}
+        for method in (BASELINE, *self.named):
+            mine = [group.name for group in ranked if group.first.method == method]
+            chosen |= set(mine[:1])
         return replace(self, groups=[group for group in ranked if group.name in chosen])
 
     @property

@@ -4,7 +4,7 @@ A chart is 360 units wide, the width of a phone, so its letters are legible ther
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
@@ -66,6 +66,36 @@ def text(x: float, y: float, content: str, kind: str = "", turn: float = 0) -> M
     classed = Markup(' class="{}"').format(kind) if kind else ""
     element = Markup('<text x="{}" y="{}"{}{}>{}</text>')
     return element.format(number(x), number(y), classed, turned, content)
+
+
+def column_headings(
+    names: Sequence[str], left: float, *, widest: float
+) -> tuple[list[Markup], float, float]:
+    """Write names above columns that fill the width, turned where they would run into each other.
+
+    Args:
+        names: of the columns; long ones are cut.
+        left: where the first column begins.
+        widest: of a column.
+
+    Returns:
+        The headings, the width of a column, and how far down the columns begin.
+    """
+    tops = [short(name, 13) for name in names]
+    longest = max(map(len, tops))
+    turned = longest * 5.6 > (WIDTH - left) / len(tops)
+    # How far the last turned name leans out.
+    over = max(0.0, 4.1 * len(tops[-1]) - 10) if turned else 0.0
+    wide = min((WIDTH - left - 2 - over) / len(tops), widest)
+    top = 12 + 4.4 * longest if turned else 20.0
+    parts = []
+    for j, name in enumerate(tops):
+        x = left + (j + 0.5) * wide
+        if turned:
+            parts.append(text(x + 3, top - 5, name, "start", -48))
+        else:
+            parts.append(text(x, top - 7, name, "middle"))
+    return parts, wide, top
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:

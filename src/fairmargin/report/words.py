@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from fairmargin.report.headline import Compared, unlike
 from fairmargin.report.runs import Part
 
 JUDGES = {
@@ -19,6 +20,8 @@ SHUFFLED = {
     "biased-mnist-mini": "On digits whose colours are shuffled",
     "corrupted-cifar10": "On pictures whose corruptions are shuffled",
 }
+# Datasets that are people's own.
+OWN = ("folder", "embeddings")
 # How an answer begins, by the headline accuracy.
 ASKED = {
     "plain": "On the test images of {}",
@@ -71,37 +74,54 @@ def title(parts: Sequence[Part]) -> str:
     return "FairMargin report: " + ", ".join(part.title for part in parts)
 
 
-def answer(part: Part) -> Markup:
-    """Say the result in a sentence: the worst and the best method by the headline accuracy."""
+def answer(part: Part, pair: Compared) -> Markup:
+    """Say the result in a sentence: two methods and their headline accuracies.
+
+    Args:
+        part: the dataset's groups.
+        pair: the two methods.
+    """
     accuracy = part.headline[1]
-    asked = ASKED.get(accuracy, "On {}").format(part.title)
+    # The name of people's own data is any word, which reads as part of the sentence.
+    own = part.groups[0].first.config.get("data", {}).get("name") in OWN
+    asked = ASKED.get(accuracy, "On {}").format(f"“{part.title}”" if own else part.title)
     if accuracy in ("plain", "cell-mean"):
         asked = SHUFFLED.get(part.dataset, asked)
-    best, worst = part.ranked[0], part.ranked[-1]
-    low, high = part.headline_of(worst).value, part.headline_of(best).value
-    exact = len(part.groups) > 1 and whole(low) == whole(high)
-    said = [f"{percent(v)}\u00a0%" if exact else whole(v) for v in (low, high)]
+    first, second = pair.first, pair.second
+    values = [part.headline_of(group).value for group in (first, second)]
+    exact = first is not second and whole(values[0]) == whole(values[1])
+    said = [f"{percent(v)}\u00a0%" if exact else whole(v) for v in values]
     name = Markup('<span class="m m{}">{}</span>')
     number = Markup('<b class="m m{}">{}</b>')
     opening = Markup("{}, {} is right {} of the time").format(
         asked,
-        name.format(worst.colour, unbroken(in_sentence(worst.name))),
-        number.format(worst.colour, said[0]),
+        name.format(first.colour, unbroken(in_sentence(first.name))),
+        number.format(first.colour, said[0]),
     )
-    if worst is best:
+    if first is second:
         return opening + "."
     closing = Markup("; {} {}.")
     return opening + closing.format(
-        name.format(best.colour, unbroken(in_sentence(best.name))),
-        number.format(best.colour, said[1]),
+        name.format(second.colour, unbroken(in_sentence(second.name))),
+        number.format(second.colour, said[1]),
     )
 
 
-def verdict(part: Part) -> str:
-    """Say whether best and worst method can be told apart, and by what."""
-    if len(part.groups) < 2:
+def verdict(part: Part, pair: Compared) -> str:
+    """Say whether the two methods can be told apart, by what, and how they were chosen.
+
+    Args:
+        part: the dataset's groups.
+        pair: the two methods.
+    """
+    if pair.first is pair.second:
         return ""
-    best, worst = part.headline_of(part.ranked[0]), part.headline_of(part.ranked[-1])
+    return " ".join(filter(None, (_told_apart(part, pair), pair.chosen)))
+
+
+def _told_apart(part: Part, pair: Compared) -> str:
+    estimates = [part.headline_of(group) for group in (pair.first, pair.second)]
+    worst, best = sorted(estimates, key=lambda one: one.value)
     said = f"The difference is {100 * (best.value - worst.value):.1f} points"
     if worst.spread is not None and best.spread is not None:
         if best.value - worst.value > 2 * max(worst.spread, best.spread):
@@ -115,6 +135,14 @@ def verdict(part: Part) -> str:
     if best.low > worst.high:
         return said + ", and the intervals do not overlap."
     return said + "; the intervals overlap, so this test set does not tell the two apart."
+
+
+def unlike_runs(part: Part) -> str:
+    """Say in what the runs differ besides the method; "" if in nothing."""
+    found = unlike(part)
+    if not found:
+        return ""
+    return f"These runs differ in more than the method: {'; '.join(found)}."
 
 
 def measure(part: Part) -> str:

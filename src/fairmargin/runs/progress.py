@@ -17,6 +17,9 @@ from fairmargin.runtime import distributed
 
 # Seconds between two updates of the panel.
 REFRESH = 0.25
+# Columns of the bar, and fewer than which it is left out.
+BAR = 24
+LEAST_BAR = 4
 # Where the counts of FairKL's pairs begin in `Now.pairs`.
 SIGNS = (("same label", 0), ("other label", 2))
 # True if other processes write to the same terminal.
@@ -125,6 +128,15 @@ class Display:
             line = Text(f"{what}: {done:,} of {of:,} batches", style="dim")
             self.live.update(Group(self._panel(), line), refresh=True)
 
+    def epoch_done(self) -> None:
+        """Print a line about an evaluated epoch that stays: short above the panel, full in logs."""
+        if self.live is None:
+            self.detail(f"{self.line()}  {self.now.accuracy}")
+            return
+        terms = [f"{name} {value:.4g}" for name, value in self.now.terms.items()]
+        parts = [f"epoch {self.now.epoch}/{self.epochs}", self.now.accuracy, *terms]
+        self.say("  ".join(part for part in parts if part))
+
     def line(self) -> str:
         """Return everything in one line, for logs."""
         now = self.now
@@ -135,19 +147,23 @@ class Display:
 
     def _panel(self) -> Group:
         now = self.now
-        head = Table.grid(padding=(0, 2))
-        head.add_row(
-            Text(self.title, style="bold"),
-            ProgressBar(total=max(self.steps, 1), completed=now.step, width=24),
+        parts = [
             f"epoch {min(now.epoch + 1, self.epochs)}/{self.epochs}",
             f"step {now.step:,}/{self.steps:,}",
             f"{now.rate:,.0f} images/s",
             f"{_clock(self._left())} left",
-        )
+        ]
+        facts = "  ".join(parts)
+        room = self.console.width - len(facts) - 2
+        bar = ProgressBar(total=max(self.steps, 1), completed=now.step, width=min(BAR, room))
+        head = Table.grid(padding=(0, 2))
+        # Without room for a bar, the numbers alone wrap.
+        head.add_row(*([bar, facts] if room >= LEAST_BAR else [facts]))
         numbers = [f"{name} {value:.4g}" for name, value in now.terms.items()]
         terms = Text("  ".join(numbers), style="dim")
         more = [Text(text, style="dim") for text in (self._pairs(), now.accuracy) if text]
-        return Group(head, terms, *more)
+        # The name has a line of its own: beside the bar, 80 columns would cut it.
+        return Group(Text(self.title, style="bold"), head, terms, *more)
 
     def _pairs(self) -> str:
         if not self.now.pairs:

@@ -240,8 +240,7 @@ class Recorder:
         self._warn_of_collapse()
         self.now.accuracy = self._accuracy_line(event)
         self._read_step(log=False)
-        if self.display.live is None:
-            self.display.detail(f"{self.display.line()}  {self.now.accuracy}")
+        self.display.epoch_done()
         if self.trackers is not None:
             values = {f"{w}/{name}": x for w in ("valid", "test") for name, x in event[w].items()}
             self.trackers.log("evaluation", values, self.training.step)

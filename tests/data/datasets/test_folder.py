@@ -2,6 +2,7 @@ import csv
 import os
 import pickle
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +13,9 @@ from PIL import Image
 from fairmargin.data import table as table_module
 from fairmargin.data.datasets.folder import build
 from fairmargin.data.manifest import read_folder, read_manifest
+from fairmargin.data.problems import BadManifest, RowProblem
 from fairmargin.data.split import ArraySplit, FileSplit
-from fairmargin.data.table import BadManifest, natural_order
+from fairmargin.data.table import natural_order
 
 FRACTIONS = {"valid_fraction": 0.2, "test_fraction": 0.2}
 
@@ -103,6 +105,52 @@ def test_every_kind_of_problem_is_reported_at_once(tmp_path):
     ]
 
 
+def test_many_problems_of_a_kind_share_a_line(tmp_path):
+    rows = [[f"gone-{i}.png", "cat", "train"] for i in range(30)]
+    rows += [["", "dog", "train"], [f"../{tmp_path.name}-x.png", "dog", "train"]]
+    rows += [[f"gone-{i}.png", "cat", "train"] for i in range(5)]
+    manifest = table(tmp_path / "m.csv", ["path", "label", "split"], rows)
+    with pytest.raises(BadManifest) as caught:
+        read_manifest(manifest)
+    assert caught.value.shortened
+    head, missing, empty, outside, twice = str(caught.value).splitlines()
+    assert head.endswith("37 problems, nothing was loaded")
+    assert missing.strip() == (
+        "no such file: 30 rows, such as row 2, gone-0.png; row 3, gone-1.png; row 4, gone-2.png"
+    )
+    assert empty.strip() == "row 32, (no file): empty path"
+    assert "leads outside the root" in outside
+    assert twice.strip().startswith("the same file as row …; no such file: 5 rows, such as row 34,")
+    assert "all 37 are listed in all.csv" in caught.value.report(Path("all.csv"))
+
+
+def test_few_problems_have_a_line_each(tmp_path):
+    problems = [RowProblem(None, f"{i}.png", "no such file") for i in range(3)]
+    error = BadManifest(problems, "pictures")
+    assert not error.shortened
+    assert [line.strip() for line in str(error).splitlines()[1:]] == [str(p) for p in problems]
+    assert BadManifest([*problems, RowProblem(None, "x", "no such file")]).shortened
+    kinds = [RowProblem(2, "a.png", f"kind {'x' * i}") for i in range(25)]
+    assert "… and 5 more" in str(BadManifest(kinds))
+
+
+@pytest.mark.parametrize(
+    "problem", [RowProblem(3, "a, b.png", "no such file: gone"), RowProblem(None, "c.png", "empty")]
+)
+def test_a_problem_is_read_from_its_line(problem):
+    assert RowProblem.from_line(str(problem)) == problem
+
+
+def test_no_test_samples_names_the_column_that_marks_them(tmp_path):
+    rows = [[f"{i}.png", "cat", "test"] for i in range(4)]
+    manifest = table(tmp_path / "m.csv", ["path", "label", "fold"], rows)
+    with pytest.raises(ValueError, match=r"data\.split_column=NAME .*--split-column NAME"):
+        build(manifest)
+    (tmp_path / "folder" / "cat").mkdir(parents=True)
+    with pytest.raises(ValueError, match='folder "test"'):
+        build(tmp_path / "folder")
+
+
 def test_skip_bad_keeps_the_good_rows_and_records_the_others(tmp_path):
     manifest = small(tmp_path)
     (tmp_path / "images" / "7.png").write_bytes(b"broken")
@@ -169,7 +217,7 @@ def test_ten_thousand_rows_with_a_hundred_broken(tmp_path):
     assert sum("no such file" in problem.reason for problem in problems) == 50
     assert sum("cannot be decoded" in problem.reason for problem in problems) == 50
     assert "100 problems" in str(caught.value)
-    assert "… and 80 more" in str(caught.value)
+    assert "no such file: 50 rows" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1 + 20 + 1 + 1
     assert len(pickle.loads(pickle.dumps(caught.value)).problems) == 100
     with pytest.raises(BadManifest) as caught:
