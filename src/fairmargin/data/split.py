@@ -48,6 +48,8 @@ class ArraySplit:
     pixels: Tensor  # uint8 [N, C, H, W]
     labels: Tensor
     bias: Tensor | None = None
+    # Of the files that the pixels come from; None if they come from no files.
+    names: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,7 +66,7 @@ class ArraySplit:
             index: int64 [n].
         """
         bias = None if self.bias is None else self.bias[index]
-        return ArraySplit(self.pixels[index], self.labels[index], bias)
+        return ArraySplit(self.pixels[index], self.labels[index], bias, _at(self.names, index))
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:
         """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
@@ -86,6 +88,7 @@ class FileSplit:
     Args:
         decode: turns a file into uint8 [C, H, W], of one size for all files.
         still: how evaluation decodes, if training crops from larger pictures.
+        names: of the files, as people know them; None takes the paths.
     """
 
     paths: Sequence[Path]
@@ -93,6 +96,7 @@ class FileSplit:
     decode: Callable[[Path], Tensor]
     bias: Tensor | None = None
     still: Callable[[Path], Tensor] | None = None
+    names: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -109,7 +113,8 @@ class FileSplit:
         """
         paths = [self.paths[i] for i in index.tolist()]
         bias = None if self.bias is None else self.bias[index]
-        return replace(self, paths=paths, labels=self.labels[index], bias=bias)
+        names = _at(self.names, index)
+        return replace(self, paths=paths, labels=self.labels[index], bias=bias, names=names)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["FileSplit", "FileSplit"]:
         """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
@@ -128,6 +133,25 @@ class FileSplit:
             decode: decodes larger pictures, from which views take random crops.
         """
         return replace(self, decode=decode, still=self.decode)
+
+
+def _at(names: Sequence[str] | None, index: Tensor) -> list[str] | None:
+    return None if names is None else [names[i] for i in index.tolist()]
+
+
+def sample_names(split: Split) -> list[str] | None:
+    """Return the names of a split's files, fit for any text file; None if it has no files.
+
+    Args:
+        split: of any kind.
+    """
+    names = getattr(split, "names", None)
+    if names is None:
+        names = getattr(split, "paths", None)
+    if names is None:
+        return None
+    # A file's name need not be UTF-8.
+    return [str(name).encode("utf-8", "backslashreplace").decode() for name in names]
 
 
 def as_evaluated(split: Split) -> Split:
