@@ -7,8 +7,8 @@ verified, first by thumbnails, then by the pixels. Mirrored copies are looked fo
 
 Digits written alike are no copies. So a near copy must be so close that chance hardly brings it
 there. The distances to pictures drawn at random say how many lie within a distance, and how fast
-that number falls with it (the local dimension); near copies lie where a thousandth of a picture is
-expected.
+that number falls with it (the local dimension); near copies lie where in the whole dataset a
+twentieth of a pair is expected.
 """
 
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ THUMBNAILS_APART = 0.35
 # As close as this counts always.
 CLOSE = 0.04
 PIXELS_APART = 0.5
-# Most pictures expected as close as a near copy is.
-EXPECTED = 1e-3
+# Most pairs expected in the whole dataset that are as close as a near copy is.
+EXPECTED = 0.05
 # Pictures drawn at random, and the ranks of the two neighbours that tell the local dimension.
 DRAWN = 1000
 RANKS = (5, 50)
@@ -94,9 +94,7 @@ def _exact(sight: Sight) -> Iterator[Pair]:
         yield Pair(int(source[k]), int(k), "exact", 0.0)
 
 
-def _near(
-    data: Data, sight: Sight, among: Index, progress: Progress, seed: int
-) -> Iterator[Pair]:
+def _near(data: Data, sight: Sight, among: Index, progress: Progress, seed: int) -> Iterator[Pair]:
     """Yield the near copies among these pictures, verified."""
     thumbnails, deviation = _standardized(sight.thumbnails[among])
     rich = np.flatnonzero(deviation >= FLAT)
@@ -131,7 +129,7 @@ def _standardized(rows: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.f
 
 
 def _limits(thumbnails: NDArray[np.float32], wanted: Index, seed: int) -> NDArray[np.float32]:
-    """Return the distance within which a thousandth of a picture is expected, of those wanted.
+    """Return the distance within which chance brings no picture, of those wanted.
 
     m of n pictures lie within r, and within d < r about m·(d/r)^dimension. Two neighbours among
     pictures drawn at random give the dimension.
@@ -151,7 +149,7 @@ def _limits(thumbnails: NDArray[np.float32], wanted: Index, seed: int) -> NDArra
     growth = np.log(np.maximum(outer / inner, 1.01))
     dimension = np.clip(np.log(max(ranks[1], 2) / ranks[0]) / growth, 2, None)
     within = ranks[1] * n / len(drawn)
-    limit = outer * (EXPECTED / within) ** (1 / dimension)
+    limit = outer * (EXPECTED / n / within) ** (1 / dimension)
     return np.clip(limit, CLOSE, THUMBNAILS_APART)[back]
 
 
