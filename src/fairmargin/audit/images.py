@@ -18,6 +18,8 @@ from fairmargin.data.split import Data, FileSplit
 PARTS = ("copies", "problems")
 # Pictures of each problem that audit.json lists; audit.csv has all.
 LISTED = 200
+# Columns that tell which picture it is.
+IDENTITY: tuple[str, ...] = ("path", "split", "index", "label", "bias")
 # Pairs that a sentence names.
 NAMED = 3
 
@@ -250,11 +252,8 @@ def _describe_problems(
             where = where[np.argsort(confidence[where], kind="stable")]
         listed = []
         for k in where[:LISTED].tolist():
-            entry = {
-                key: columns[key][k]
-                for key in ("path", "split", "index", "label", "bias")
-                if key in columns
-            }
+            known = [key for key in IDENTITY if key in columns]
+            entry = {key: columns[key][k] for key in known}
             if name == "label error":
                 entry["confidence"] = round(more["label confidence"][k], 5)
                 entry["suggested"] = more["suggested label"][k]

@@ -146,4 +146,5 @@ def _values(attribute: Attribute) -> list[Any] | None:
         return [float(v) for v in attribute.values[:, 0].tolist()]
     if attribute.values.shape[1] > WRITTEN:
         return None
-    return [" ".join(f"{v:.4g}" for v in row) for row in attribute.values.tolist()]
+    # Brackets, because "-1 -2" is a formula.
+    return ["[" + " ".join(f"{v:.4g}" for v in row) + "]" for row in attribute.values.tolist()]

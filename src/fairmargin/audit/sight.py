@@ -6,7 +6,7 @@ edges, and how light and sharp it is. Memory grows with these and not with the p
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -98,14 +98,14 @@ def look(data: Data, chosen: dict[str, NDArray[np.int64]], progress: Progress = 
         measured["position"] = index
         measured["labels"] = split.labels.numpy()[index]
         parts.append(measured)
-        names = sample_names(split)
-        named.append(None if names is None else [names[i] for i in index])
+        known = sample_names(split)
+        named.append(None if known is None else [known[i] for i in index])
         done += len(index)
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    names = None
-    if all(one is not None for one in named):
-        names = tuple(name for one in named if one is not None for name in one)
-    return Sight(names=names, **joined)
+    names: list[str] | None = []
+    for some in named:
+        names = None if names is None or some is None else names + some
+    return Sight(names=None if names is None else tuple(names), **joined)
 
 
 def remember(data: Data) -> Data:
@@ -248,13 +248,3 @@ def _blur(grey: Tensor) -> Tensor:
     detail = (around - 4 * middle).flatten(1).var(1, correction=0)
     whole = middle.flatten(1).var(1, correction=0)
     return ((detail + 1e-6) / (whole + 1e-6)).log()
-
-
-def named(names: Sequence[str] | None, positions: Sequence[int]) -> list[str] | None:
-    """Return the names at these positions; None if there are none.
-
-    Args:
-        names: of all pictures.
-        positions: of those wanted.
-    """
-    return None if names is None else [names[i] for i in positions]

@@ -10,7 +10,7 @@
     checkpoints/         what an interrupted run continues from
     weights.safetensors  the last weights; best.safetensors: those that are best on validation
     result.json          what was measured; written last, so it means that the run is finished
-    test.npz             labels, predictions, logits and features of the test set
+    test.npz             labels, predictions, logits and features of the test set; names of files
     examples.npz         some test images
     trackers.json        under which names the tools of `train.trackers` know the run
 
