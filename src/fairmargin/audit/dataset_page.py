@@ -139,7 +139,7 @@ def _contradicting(finding: Finding, scored: Scored) -> NameList:
     wrong = scored.index[finding.answers.predicted != scored.labels].tolist()
     names = sample_names(scored.split)
     listed = [f"train {i}" if names is None else names[i] for i in wrong]
-    return NameList(f"Pictures that contradict the {finding.attribute.name}", listed)
+    return NameList(f"Scored pictures that contradict the {finding.attribute.name}", listed)
 
 
 def _values(finding: Finding, scored: Scored, classes: np.ndarray) -> Figure:

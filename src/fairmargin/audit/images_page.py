@@ -87,6 +87,7 @@ def problems_section(
         "judged by a quick classifier of thumbnails and edges that was fitted to other pictures"
     )
     lead += "." if accuracy is None else f"; it agrees with {100 * accuracy:.0f} % of them."
+    lead += " Where there is a shortcut, labels that contradict it are doubted too: check those."
     rows: list[Sequence[str | Markup]] = []
     figures = []
     lists = []
