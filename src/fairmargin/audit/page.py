@@ -5,6 +5,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from markupsafe import Markup
+
 from fairmargin.audit.rows import to_csv
 from fairmargin.audit.section import Found
 from fairmargin.report import template
@@ -56,7 +58,7 @@ def render(found: Found) -> str:
     script = None
     if any(section.lists for section in found.sections):
         script = environment.get_template("names-script.html").render()
-    policy = "" if script is None else f"; script-src '{_digest(script)}'"
+    policy = Markup("" if script is None else f"; script-src '{_digest(script)}'")
     page = environment.get_template("page.html")
     return page.render(found=found, script=script, policy=policy)
 
