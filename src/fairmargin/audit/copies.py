@@ -41,6 +41,8 @@ EXPECTED = 0.05
 # Pictures drawn at random, and the ranks of the two neighbours that tell the local dimension.
 DRAWN = 1000
 RANKS = (5, 50)
+# Thumbnails that are compared at a time.
+ROWS = 4096
 # Thumbnails with less deviation, in levels of 255, are flat and have no near copies.
 FLAT = 4.0
 # Pixels along a side at which near copies are verified.
@@ -96,28 +98,26 @@ def _exact(sight: Sight) -> Iterator[Pair]:
 
 def _near(data: Data, sight: Sight, among: Index, progress: Progress, seed: int) -> Iterator[Pair]:
     """Yield the near copies among these pictures, verified."""
-    thumbnails, deviation = _standardized(sight.thumbnails[among])
-    rich = np.flatnonzero(deviation >= FLAT)
-    among, thumbnails = among[rich], thumbnails[rich]
+    among = among[_deviation(sight.thumbnails, among) >= FLAT]
     if len(among) < 2:
         return
     waves = sight.waves[among]
     plain = _hashes(waves, waves)
     mirror = _mirror()
-    flipped = thumbnails.reshape(-1, 3, THUMBNAIL, THUMBNAIL)[:, :, :, ::-1].reshape(len(among), -1)
     turned = _hashes(waves * mirror, waves)
-    for kind, hashes, others in (("near", plain, thumbnails), ("mirrored", turned, flipped)):
+    for kind, hashes in (("near", plain), ("mirrored", turned)):
         first, second = _candidates(plain, hashes)
-        distance = _apart(thumbnails, others, first, second)
+        mirrored = kind == "mirrored"
+        distance = _apart(sight.thumbnails, among[first], among[second], mirrored=mirrored)
         close = np.flatnonzero(distance <= THUMBNAILS_APART)
         ends = np.concatenate([first[close], second[close]])
-        limits = _limits(thumbnails, ends, seed).reshape(2, -1).min(0)
+        limits = _limits(sight.thumbnails, among, ends, seed).reshape(2, -1).min(0)
         for k in close[distance[close] <= limits]:
             a, b = sorted((int(among[first[k]]), int(among[second[k]])))
-            far = _pixels_apart(data, sight, a, b, mirrored=kind == "mirrored")
+            far = _pixels_apart(data, sight, a, b, mirrored=mirrored)
             if far <= PIXELS_APART:
                 yield Pair(a, b, kind, far)
-        progress("looking for copies", 1 + (kind == "mirrored"), 2)
+        progress("looking for copies", 1 + mirrored, 2)
 
 
 def _standardized(rows: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -128,23 +128,33 @@ def _standardized(rows: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.f
     return x / np.maximum(length, 1e-6), length[:, 0] / x.shape[1] ** 0.5
 
 
-def _limits(thumbnails: NDArray[np.float32], wanted: Index, seed: int) -> NDArray[np.float32]:
+def _deviation(thumbnails: NDArray[np.uint8], among: Index) -> NDArray[np.float32]:
+    """Return the deviation of the values of each thumbnail."""
+    starts = range(0, len(among), ROWS)
+    parts = [_standardized(thumbnails[among[k : k + ROWS]])[1] for k in starts]
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+def _limits(
+    thumbnails: NDArray[np.uint8], among: Index, wanted: Index, seed: int
+) -> NDArray[np.float32]:
     """Return the distance within which chance brings no picture, of those wanted.
 
     m of n pictures lie within r, and within d < r about m·(d/r)^dimension. Two neighbours among
     pictures drawn at random give the dimension.
     """
-    n = len(thumbnails)
+    n = len(among)
     drawn = np.random.default_rng(seed).choice(n, min(n, DRAWN), replace=False)
     far = max(1, min(RANKS[1], len(drawn) // 3))
     near = max(1, far * RANKS[0] // RANKS[1])
     ranks = [min(rank, len(drawn) - 1) for rank in (near, far)]
     distinct, back = np.unique(wanted, return_inverse=True)
     found = np.empty((len(distinct), 2), np.float32)
-    for start in range(0, len(distinct), 4096):
-        alike = thumbnails[distinct[start : start + 4096]] @ thumbnails[drawn].T
-        part = -np.partition(-alike, ranks, axis=1)[:, ranks]
-        found[start : start + 4096] = np.sqrt(np.maximum(2 - 2 * part, 1e-6))
+    others = _standardized(thumbnails[among[drawn]])[0].T
+    for start in range(0, len(distinct), ROWS):
+        mine = _standardized(thumbnails[among[distinct[start : start + ROWS]]])[0]
+        part = -np.partition(-(mine @ others), ranks, axis=1)[:, ranks]
+        found[start : start + ROWS] = np.sqrt(np.maximum(2 - 2 * part, 1e-6))
     inner, outer = found.T
     growth = np.log(np.maximum(outer / inner, 1.01))
     dimension = np.clip(np.log(max(ranks[1], 2) / ranks[0]) / growth, 2, None)
@@ -216,13 +226,18 @@ def _table() -> NDArray[np.uint8]:
 
 
 def _apart(
-    x: NDArray[np.float32], y: NDArray[np.float32], first: Index, second: Index
+    thumbnails: NDArray[np.uint8], first: Index, second: Index, *, mirrored: bool
 ) -> NDArray[np.float32]:
-    """Return √(2 − 2·correlation) of rows `first` of x and `second` of y."""
+    """Return √(2 − 2·correlation) of thumbnails `first` and (mirrored) `second`."""
     found = np.empty(len(first), np.float32)
-    for start in range(0, len(first), 4096):
-        at = slice(start, start + 4096)
-        found[at] = np.einsum("nd,nd->n", x[first[at]], y[second[at]])
+    for start in range(0, len(first), ROWS):
+        at = slice(start, start + ROWS)
+        other = thumbnails[second[at]]
+        if mirrored:
+            square = other.reshape(-1, 3, THUMBNAIL, THUMBNAIL)
+            other = square[:, :, :, ::-1].reshape(len(other), -1)
+        x, y = _standardized(thumbnails[first[at]])[0], _standardized(other)[0]
+        found[at] = np.einsum("nd,nd->n", x, y)
     return np.sqrt(np.maximum(2 - 2 * found, 0))
 
 

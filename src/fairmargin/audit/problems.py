@@ -21,6 +21,8 @@ PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4)
 SHARPNESS = tuple(float(v) for v in np.geomspace(1, 40, 30))
 # A label is in doubt where at least 1/EXPECTED times as many are as the confidences expect.
 EXPECTED = 0.5
+# Rows that are held in full width at a time.
+ROWS = 4096
 # Directions of thumbnails that are kept.
 WIDTH = 64
 # Outliers: which neighbour, and among how many pictures at most.
@@ -76,10 +78,21 @@ def features(sight: Sight) -> Floats:
     Args:
         sight: of the pictures.
     """
-    small = sight.thumbnails.astype(np.float32) / 255
-    small -= small.mean(0)
-    main = np.linalg.eigh(small.T @ small)[1][:, -WIDTH:]
-    return np.concatenate([_scaled(small @ main), _scaled(sight.edges - sight.edges.mean(0))], 1)
+    n, width = sight.thumbnails.shape
+    mean = sight.thumbnails.mean(0, dtype=np.float64).astype(np.float32)
+    spread = np.zeros((width, width), np.float32)
+    for at in _chunks(n):
+        small = sight.thumbnails[at] - mean
+        spread += small.T @ small
+    main = np.linalg.eigh(spread)[1][:, -WIDTH:]
+    seen = [(sight.thumbnails[at] - mean) @ main for at in _chunks(n)]
+    edges = sight.edges - sight.edges.mean(0)
+    return np.concatenate([_scaled(np.concatenate(seen)), _scaled(edges)], 1)
+
+
+def _chunks(n: int) -> list[slice]:
+    """Return parts of n rows, so that only a few are held in full width at a time."""
+    return [slice(start, start + ROWS) for start in range(0, n, ROWS)]
 
 
 def _scaled(x: Floats) -> Floats:
@@ -135,37 +148,51 @@ def _out_of_fold(x: Floats, y: NDArray[np.int64], classes: int, seed: int) -> Fl
     """Return [N, classes] probabilities, each from a classifier fitted to other parts."""
     random = np.random.default_rng(seed)
     n = len(x)
-    z = _random_features(x, random)
-    wanted = np.eye(classes, dtype=np.float32)[y]
+    turn, start = _random_waves(x, random)
+    width = len(start) + 1
     part = np.empty(n, np.int64)
     # Every class is dealt out to the parts in turn, in random order.
     part[np.lexsort((random.random(n), y))] = np.arange(n) % FOLDS
-    rows = [np.flatnonzero(part == f) for f in range(FOLDS)]
-    products = [z[at].T @ z[at] for at in rows]
-    targets = [z[at].T @ wanted[at] for at in rows]
-    best, least = wanted, np.inf
-    for penalty in PENALTIES:
-        scores = np.empty_like(wanted)
-        ridge = penalty * n / z.shape[1] * np.eye(z.shape[1])
-        for f, at in enumerate(rows):
-            product = sum(products) - products[f] + ridge
-            scores[at] = z[at] @ np.linalg.solve(product, sum(targets) - targets[f])
-        error = float(((scores - wanted) ** 2).sum())
-        if error < least:
-            best, least = scores, error
-    return _probabilities(best, y)
+    wanted = np.eye(classes, dtype=np.float32)[y]
+    products = np.zeros((FOLDS, width, width), np.float32)
+    targets = np.zeros((FOLDS, width, classes), np.float32)
+    for at in _chunks(n):
+        z = _features(x[at], turn, start)
+        for f in range(FOLDS):
+            mine = part[at] == f
+            products[f] += z[mine].T @ z[mine]
+            targets[f] += z[mine].T @ wanted[at][mine]
+    weights = np.empty((len(PENALTIES), FOLDS, width, classes), np.float32)
+    for k, penalty in enumerate(PENALTIES):
+        ridge = penalty * n / width * np.eye(width)
+        for f in range(FOLDS):
+            product = products.sum(0) - products[f] + ridge
+            weights[k, f] = np.linalg.solve(product, targets.sum(0) - targets[f])
+    scores = np.empty((len(PENALTIES), n, classes), np.float32)
+    for at in _chunks(n):
+        z = _features(x[at], turn, start)
+        for f in range(FOLDS):
+            mine = np.flatnonzero(part[at] == f)
+            for k in range(len(PENALTIES)):
+                scores[k, at.start + mine] = z[mine] @ weights[k, f]
+    errors = [float(((one - wanted) ** 2).sum()) for one in scores]
+    return _probabilities(scores[int(np.argmin(errors))], y)
 
 
-def _random_features(x: Floats, random: np.random.Generator) -> Floats:
-    """Return [N, ≤ 1,025] cosines whose products are those of a Gaussian kernel, and a one."""
+def _random_waves(x: Floats, random: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return directions [D, ≤ 1,024] and phases of cosines that make up a Gaussian kernel."""
     n = len(x)
     apart = np.linalg.norm(x[random.integers(0, n, 2000)] - x[random.integers(0, n, 2000)], axis=1)
     width = max(float(np.median(apart)), 1e-6)
     number = min(FEATURES, max(64, n // 2))
     turn = (random.standard_normal((x.shape[1], number)) / width).astype(np.float32)
-    start = random.uniform(0, 2 * np.pi, number).astype(np.float32)
-    waves = np.cos(x @ turn + start) * np.float32((2 / number) ** 0.5)
-    return np.concatenate([waves, np.ones((n, 1), np.float32)], 1)
+    return turn, random.uniform(0, 2 * np.pi, number).astype(np.float32)
+
+
+def _features(x: Floats, turn: Floats, start: Floats) -> Floats:
+    """Return the cosines of these rows, and a one."""
+    waves = np.cos(x @ turn + start) * np.float32((2 / len(start)) ** 0.5)
+    return np.concatenate([waves, np.ones((len(x), 1), np.float32)], 1)
 
 
 def _probabilities(scores: Floats, y: NDArray[np.int64]) -> Floats:
