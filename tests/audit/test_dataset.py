@@ -105,7 +105,8 @@ def test_unbiased_in_twenty_seeds():
 def test_nothing_in_noise():
     found = audit_data(noise(400, 4), permutations=199)
     assert {one["verdict"] for one in found.json["attributes"]} == {"nothing"}
-    assert [section.id for section in found.sections] == ["ranking", "method"]
+    ids = [section.id for section in found.sections]
+    assert ids == ["ranking", "copies", "problems", "method"]
 
 
 @pytest.mark.parametrize(
@@ -250,6 +251,9 @@ def test_progress_tells_every_phase():
         ("looking at pictures", 100),
         ("asking attributes", 15),
         ("permuting labels", 199),
+        ("comparing pictures", 300),
+        ("looking for copies", 2),
+        ("looking for problems", 1),
     ]
 
 

@@ -22,7 +22,9 @@ from fairmargin.audit.attributes import (
     metadata_attributes,
 )
 from fairmargin.audit.finding import CORRELATE, NOTHING, SHORTCUT, Finding, Scored, Verdict
+from fairmargin.audit.images import check_parts, with_images
 from fairmargin.audit.section import Found, Progress, silent
+from fairmargin.audit.sight import remember
 from fairmargin.audit.significance import Answers, Score
 from fairmargin.batch import DataInfo
 from fairmargin.data.split import Data, Split
@@ -52,6 +54,7 @@ def audit_data(
     strong: float = 0.5,
     samples: int = 60_000,
     seed: int = 0,
+    leave_out: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Found:
     """Rank the simple attributes of the training split by how well they tell the label.
@@ -65,9 +68,12 @@ def audit_data(
         strong: share of the gap between chance and perfect that a shortcut closes.
         samples: how many at most are looked at, drawn at random.
         seed: of that draw, of the halves and of the permutations.
+        leave_out: "copies" and "problems" are not looked for if they are named here.
         progress: called with what is being done, how much is done, and of how much.
     """
     _check_settings(permutations, alpha, strong, samples)
+    check_parts(leave_out)
+    data = remember(data)
     started = time.perf_counter()
     index, labels, names, warnings = _chosen(data, samples, seed)
     attributes, left_out = _attributes(data.train, index, columns or {}, len(names), seed, progress)
@@ -87,6 +93,7 @@ def audit_data(
     findings = _ranked(answers, scores, alpha, strong, scored, _bias_of_classes(data))
     settings = {
         "samples": len(index),
+        "most": samples,
         "scored": len(score),
         "permutations": permutations,
         "alpha": alpha,
@@ -94,7 +101,7 @@ def audit_data(
         "seed": seed,
     }
     planted = _planted(findings, data.info)
-    return Found(
+    found = Found(
         title=f"Audit of {data.info.name}",
         verdict=_answer(findings, scored),
         json={
@@ -111,6 +118,10 @@ def audit_data(
         },
         sections=dataset_page.sections(findings, scored, settings, left_out, planted),
         warnings=warnings,
+    )
+    halves = fit, score
+    return with_images(
+        found, data, findings, index, labels, halves, leave_out=leave_out, progress=progress
     )
 
 

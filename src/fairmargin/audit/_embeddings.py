@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairmargin.audit import geometry, judgement, model_page
+from fairmargin.audit import geometry, judgement, model_page, model_rows
 from fairmargin.audit.section import Found, Progress, silent
-from fairmargin.audit.slices import Slices, find_slices
+from fairmargin.audit.slices import Slice, Slices, find_slices
 from fairmargin.data.arrays import Arrays, read
 from fairmargin.data.hashes import data_hash
 from fairmargin.data.own import for_display
@@ -26,6 +26,8 @@ from fairmargin.runs.record import CONFIG, TEST, RunError, RunRecord
 
 # Samples of a slice that audit.json lists.
 LISTED = 16
+# Mistakes that audit.json lists; audit.csv has all.
+MISTAKES = 1000
 
 # Positions → images [C, H, W] of those at hand.
 Pictures = Callable[[list[int]], dict[int, NDArray[np.uint8]]]
@@ -154,6 +156,7 @@ def _audit(
             "geometry": pairs,
             "bias_readable": readable,
             "slices": _described(slices, arrays, predicted),
+            "mistakes": _mistakes(arrays, predicted),
             "warnings": warnings,
         }
     )
@@ -163,13 +166,14 @@ def _audit(
         progress("fetching pictures", 0, 1)
         images = pictures(positions)
         progress("fetching pictures", 1, 1)
-    samples = model_page.Samples(arrays.labels.tolist(), predicted.tolist(), images)
+    samples = model_page.Samples(arrays.labels.tolist(), predicted.tolist(), images, arrays.names)
     return Found(
         f"Audit of {name}",
         model_page.verdict(measured),
         measured,
-        model_page.sections(measured, samples),
+        model_page.sections(measured, samples, [one.members.tolist() for one in slices.found]),
         tuple(warnings),
+        model_rows.columns(arrays, predicted, slices, "test" if facts["kind"] == "run" else None),
     )
 
 
@@ -195,6 +199,7 @@ def _described(slices: Slices, arrays: Arrays, predicted: Tensor) -> dict[str, A
                 "central": one.members[:LISTED].tolist(),
                 "mistakes": one.mistakes[:LISTED].tolist(),
             }
+            | _names(arrays, one)
         )
     return {
         "found": entries,
@@ -203,6 +208,39 @@ def _described(slices: Slices, arrays: Arrays, predicted: Tensor) -> dict[str, A
         "clusters": {arrays.class_names[y]: k for y, k in slices.clusters.items()},
         "left_out": [arrays.class_names[y] for y in slices.left_out],
     }
+
+
+def _names(arrays: Arrays, one: Slice) -> dict[str, Any]:
+    """Return the names of all pictures of a slice, if they have some."""
+    if arrays.names is None:
+        return {}
+    names = arrays.names
+    return {
+        "names": [names[i] for i in one.members.tolist()],
+        "mistake_names": [names[i] for i in one.mistakes.tolist()],
+    }
+
+
+def _mistakes(arrays: Arrays, predicted: Tensor) -> list[dict[str, Any]]:
+    """Return the samples that the model is wrong about, the most confident mistakes first."""
+    wrong = np.flatnonzero((predicted != arrays.labels).numpy())
+    sure = arrays.confidence
+    if sure is not None:
+        wrong = wrong[np.argsort(-np.nan_to_num(sure[wrong]), kind="stable")]
+    listed = []
+    for i in wrong[:MISTAKES].tolist():
+        answer = int(predicted[i])
+        entry = {
+            "index": i,
+            "label": arrays.class_names[int(arrays.labels[i])],
+            "predicted": arrays.class_names[answer] if answer >= 0 else None,
+        }
+        if arrays.names is not None:
+            entry["name"] = arrays.names[i]
+        if sure is not None:
+            entry["confidence"] = float(sure[i])
+        listed.append(entry)
+    return listed
 
 
 def _most_frequent(values: Tensor, names: tuple[str, ...], most: int = 3) -> list[dict[str, Any]]:

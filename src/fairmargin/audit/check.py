@@ -243,6 +243,17 @@ class Judged:
             made.append(Check(limit, at["value"], *ends, lower_bound, groups))
         return made
 
+    def mistakes(self) -> list[str]:
+        """Return the names of the test images that the run's own classifier is wrong about.
+
+        Empty if the run kept no names, because its images are no files.
+        """
+        record = RunRecord.read(self.run)
+        test = record.test
+        if "names" not in test:
+            return []
+        return [str(name) for name in test["names"][test["predicted"] != test["labels"]]]
+
     def _measured(self, name: str) -> dict[str, Any] | None:
         """Return the value of this name with its interval; None if it was not measured."""
         if name != GAP:

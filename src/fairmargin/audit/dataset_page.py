@@ -9,8 +9,9 @@ from markupsafe import Markup
 
 from fairmargin.audit import drawings
 from fairmargin.audit.finding import CORRELATE, SHORTCUT, Finding, Scored
-from fairmargin.audit.section import Figure, Section, Table
+from fairmargin.audit.section import Figure, NameList, Section, Table
 from fairmargin.audit.significance import Answers
+from fairmargin.data.split import sample_names
 from fairmargin.report.figures import thin_bar
 from fairmargin.report.svg import signed
 
@@ -129,7 +130,16 @@ def _looks(k: int, finding: Finding, scored: Scored) -> Section:
             "far from all."
         )
     figures = [_values(finding, scored, classes), _examples(finding, scored, classes)]
-    return Section(f"look-{k}", f"What it looks like: {name}", lead, figures)
+    lists = [_contradicting(finding, scored)]
+    return Section(f"look-{k}", f"What it looks like: {name}", lead, figures, lists=lists)
+
+
+def _contradicting(finding: Finding, scored: Scored) -> NameList:
+    """Return the names of the scored pictures that contradict an attribute, or their positions."""
+    wrong = scored.index[finding.answers.predicted != scored.labels].tolist()
+    names = sample_names(scored.split)
+    listed = [f"train {i}" if names is None else names[i] for i in wrong]
+    return NameList(f"Scored pictures that contradict the {finding.attribute.name}", listed)
 
 
 def _values(finding: Finding, scored: Scored, classes: np.ndarray) -> Figure:
@@ -195,10 +205,14 @@ def _shown(answers: Answers, scored: Scored, among: np.ndarray) -> list[drawings
     where = where[np.argsort(-answers.confidence[where], kind="stable")][:EXAMPLES]
     if not len(where):
         return []
-    images = scored.split.images(torch.from_numpy(scored.index[where]))
+    index = scored.index[where]
+    images = scored.split.images(torch.from_numpy(index))
+    names = sample_names(scored.split)
     return [
-        drawings.Shown(image.numpy(), scored.names[answers.predicted[i]])
-        for image, i in zip(images, where, strict=True)
+        drawings.Shown(
+            image.numpy(), scored.names[answers.predicted[i]], names[at] if names else ""
+        )
+        for image, i, at in zip(images, where, index, strict=True)
     ]
 
 

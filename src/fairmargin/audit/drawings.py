@@ -157,10 +157,11 @@ def _left(names: Sequence[str]) -> float:
 
 @dataclass(frozen=True)
 class Shown:
-    """A picture [C, H, W] and the class the attribute takes it for."""
+    """A picture [C, H, W], the class the attribute takes it for, and its name."""
 
     pixels: NDArray[np.uint8]
     told_as: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -208,5 +209,10 @@ def _contrast(row: Contrast, attribute: str) -> Markup:
 def _shown(one: Shown, alt: str, below: str) -> Markup:
     kind = Markup(' class="pixelated"') if max(one.pixels.shape[1:]) < PIXELATED else ""
     note = Markup("<small>{}</small>").format(short(below, 9)) if below else ""
+    if one.name:
+        # The end of a path tells most.
+        shown = one.name.rsplit("/", 1)[-1]
+        note += Markup('<small class="file" title="{}">{}</small>').format(one.name, shown)
+        alt = f"{one.name}: {alt}"
     element = Markup('<span><img src="{}" alt="{}"{}>{}</span>')
     return element.format(picture(one.pixels), alt, kind, note)

@@ -1,5 +1,6 @@
 """The page about a model: numbers of the audit in, verdict and sections out."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,19 +51,20 @@ def legibility(above_chance: float) -> str:
     return "can partly be read" if above_chance > FAINT else "can hardly be read"
 
 
-def sections(found: Json, samples: Samples) -> list[Section]:
+def sections(found: Json, samples: Samples, members: Sequence[Sequence[int]] = ()) -> list[Section]:
     """Return the sections of the page.
 
     Args:
         found: the numbers of the audit.
         samples: for the pictures.
+        members: positions of all samples of each slice.
     """
     made = [_accuracy(found)]
     if found["geometry"] is not None:
         made.append(geometry_page.section(found))
     if found["bias_readable"] is not None:
         made.append(geometry_page.readable_section(found))
-    return [*made, slices_page.section(found, samples)]
+    return [*made, slices_page.section(found, samples, members)]
 
 
 def _accuracy(found: Json) -> Section:

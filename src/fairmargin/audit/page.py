@@ -1,8 +1,13 @@
-"""Write what an audit found: one self-contained HTML page and a JSON file."""
+"""Write what an audit found: one self-contained HTML page, a JSON file, and a row an image."""
 
+import base64
+import hashlib
 import json
 from pathlib import Path
 
+from markupsafe import Markup
+
+from fairmargin.audit.rows import to_csv
 from fairmargin.audit.section import Found
 from fairmargin.report import template
 from fairmargin.runtime.whole import write_atomically
@@ -11,7 +16,7 @@ PAGE, NUMBERS = "audit.html", "audit.json"
 
 
 def write(found: Found, folder: Path) -> tuple[Path, Path]:
-    """Write `audit.html` and `audit.json` and return their paths.
+    """Write `audit.html` and `audit.json`, and perhaps `audit.csv`; return the first two paths.
 
     Args:
         found: the outcome of an audit.
@@ -24,7 +29,7 @@ def write(found: Found, folder: Path) -> tuple[Path, Path]:
 
 
 def write_page(found: Found, file: Path) -> Path:
-    """Write a page, and the numbers beside it with the ending .json; return the page's path.
+    """Write a page, the numbers beside it as .json and the pictures as .csv; return its path.
 
     Args:
         found: the outcome of an audit.
@@ -38,6 +43,8 @@ def write_page(found: Found, file: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     numbers = json.dumps(found.json, indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(file.with_suffix(".json"), numbers.encode())
+    if found.columns is not None:
+        write_atomically(file.with_suffix(".csv"), to_csv(found.columns))
     write_atomically(file, render(found).encode())
     return file
 
@@ -47,5 +54,15 @@ def render(found: Found) -> str:
     ids = [section.id for section in found.sections]
     if len(set(ids)) < len(ids):
         raise ValueError(f"sections of a page need ids of their own; got {', '.join(ids)}")
-    page = template.environment("fairmargin.audit").get_template("page.html")
-    return page.render(found=found)
+    environment = template.environment("fairmargin.audit")
+    script = None
+    if any(section.lists for section in found.sections):
+        script = environment.get_template("names-script.html").render()
+    policy = Markup("" if script is None else f"; script-src '{_digest(script)}'")
+    page = environment.get_template("page.html")
+    return page.render(found=found, script=script, policy=policy)
+
+
+def _digest(script: str) -> str:
+    """Return what a content policy calls this script, and no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

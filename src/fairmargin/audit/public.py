@@ -28,6 +28,7 @@ def dataset(
     strength: float = 0.5,
     samples: int = 60_000,
     seed: int = 0,
+    leave_out: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Found:
     """Find which simple attributes of a dataset's training images tell the label too well.
@@ -48,6 +49,7 @@ def dataset(
         strength: share of the gap between chance and perfect that a shortcut closes.
         samples: how many at most are looked at, drawn at random.
         seed: of everything that is drawn.
+        leave_out: "copies" and "problems" are not looked for if they are named here.
         progress: called with what is being done, how much is done, and of how much.
     """
     columns: dict[str, list[str]] = {}
@@ -74,6 +76,7 @@ def dataset(
         strong=strength,
         samples=samples,
         seed=seed,
+        leave_out=leave_out,
         progress=progress,
     )
 

@@ -1,6 +1,6 @@
 """The outcome of an audit: numbers for a file, and sections for a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,14 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class NameList:
+    """Names of pictures, which a button of the page copies."""
+
+    title: str
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Section:
     """One part of the page; its figures stand before its tables.
 
@@ -49,6 +57,7 @@ class Section:
         lead: what is shown and how to read it, in a sentence or two.
         figures: shown first.
         tables: shown after them.
+        lists: names of pictures, shown last.
     """
 
     id: str
@@ -56,6 +65,7 @@ class Section:
     lead: str
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
+    lists: Sequence[NameList] = ()
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,7 @@ class Found:
         json: everything measured, for audit.json; None stands for NaN.
         sections: of the page.
         warnings: sentences that limit what the numbers mean.
+        columns: of audit.csv, one cell for each picture; None if it is not written.
     """
 
     title: str
@@ -96,6 +107,28 @@ class Found:
     json: dict[str, Any]
     sections: Sequence[Section] = ()
     warnings: Sequence[str] = field(default_factory=tuple)
+    columns: Mapping[str, Sequence[Any]] | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What audit.csv holds: a dict for each picture that was looked at.
+
+        `pandas.DataFrame(found.rows())` makes a data frame of it.
+        """
+        # Here, because that module imports this one.
+        from fairmargin.audit.rows import to_rows
+
+        return to_rows(self.columns or {})
+
+    @property
+    def leaks(self) -> list[dict[str, Any]]:
+        """Pictures that are copies of one in another split; empty for a model."""
+        return list((self.json.get("copies") or {}).get("leaks", ()))
+
+    @property
+    def problems(self) -> dict[str, list[dict[str, Any]]]:
+        """Pictures to look at, by problem: "label error", "outlier", "dark", …"""
+        found = self.json.get("problems") or {}
+        return {name: list(one["pictures"]) for name, one in found.items()}
 
     @property
     def findings(self) -> list[Item]:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from fairmargin.audit.formats import Json, bar, interval, p_value, percent, shares
-from fairmargin.audit.section import Figure, Section, Table
+from fairmargin.audit.section import Figure, NameList, Section, Table
 from fairmargin.audit.slices import SMALLEST
 from fairmargin.report.pictures import picture
 
@@ -35,11 +35,17 @@ class Samples:
         labels: of all samples.
         predicted: of all samples.
         images: [C, H, W], of those at hand.
+        names: of all samples; None if they have none.
     """
 
     labels: Sequence[int]
     predicted: Sequence[int]
     images: dict[int, NDArray[np.uint8]]
+    names: Sequence[str] | None = None
+
+    def name(self, position: int) -> str:
+        """Return the name of a sample, or its position."""
+        return f"sample {position}" if self.names is None else self.names[position]
 
 
 def pictured(found: Json) -> list[int]:
@@ -88,12 +94,13 @@ def without_slices(classes: Sequence[str]) -> str:
     return f"too few samples to look for slices in {what} (a class needs {SMALLEST}): {named}"
 
 
-def section(found: Json, samples: Samples) -> Section:
+def section(found: Json, samples: Samples, members: Sequence[Sequence[int]] = ()) -> Section:
     """Return the section.
 
     Args:
         found: the numbers of the audit.
         samples: for the pictures.
+        members: positions of all samples of each slice.
     """
     slices = found["slices"]
     names = found["class_names"]
@@ -113,7 +120,20 @@ def section(found: Json, samples: Samples) -> Section:
         _lead(found),
         strips,
         [Table(head, rows, tuple(range(1, 7)))] if rows else (),
+        _lists(found, samples, members),
     )
+
+
+def _lists(found: Json, samples: Samples, members: Sequence[Sequence[int]]) -> list[NameList]:
+    """Return the names of each slice and of all mistakes."""
+    lists = []
+    for k, positions in enumerate(members, 1):
+        lists.append(NameList(f"Slice {k}", [samples.name(i) for i in positions]))
+    pairs = zip(samples.labels, samples.predicted, strict=True)
+    wrong = [i for i, (label, answer) in enumerate(pairs) if label != answer]
+    if wrong:
+        lists.append(NameList("All mistakes", [samples.name(i) for i in wrong]))
+    return lists
 
 
 def _looked_at(found: Json) -> int:
@@ -169,7 +189,7 @@ def _strips(title: str, one: Json, samples: Samples, names: Sequence[str]) -> li
 def _strip(
     title: str, positions: Sequence[int], samples: Samples, names: Sequence[str]
 ) -> Figure | None:
-    item = Markup('<li><img src="{}" alt="Sample {}, label {}"{}><p class="said">{}</p></li>')
+    item = Markup('<li><img src="{}" alt="Sample {}, label {}"{}><p class="said">{}</p>{}</li>')
     items = []
     for position in positions:
         image = samples.images.get(position)
@@ -179,7 +199,11 @@ def _strip(
         said = "no answer" if answer < 0 else names[answer]
         mark = "✓" if answer == label else "✗"
         kind = Markup(' class="pixelated"') if max(image.shape[1:]) < TINY else ""
-        items.append(item.format(picture(image), position, names[label], kind, f"{said} {mark}"))
+        file = Markup("")
+        if samples.names is not None:
+            file = Markup('<p class="file">{}</p>').format(samples.names[position])
+        said = f"{said} {mark}"
+        items.append(item.format(picture(image), position, names[label], kind, said, file))
     if not items:
         return None
     body = Markup('<ul class="strip">') + Markup("").join(items) + Markup("</ul>")

@@ -74,6 +74,17 @@ def audit(
             "--fail-on-shortcut", help=f"Exit with {SHORTCUT_FOUND} if a shortcut is found."
         ),
     ] = False,
+    fail_on_leak: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-leak",
+            help=f"Exit with {SHORTCUT_FOUND} if a picture is a copy of one in another split.",
+        ),
+    ] = False,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(help='Do not look for "copies", or for "problems" of single pictures.'),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Configuration (TOML) of the dataset and of --cure.")
     ] = None,
@@ -105,16 +116,21 @@ def audit(
         path = Path(target)
         several = runs_below(path)
         of_model = path.suffix == ".npz" or bool(several) or (path.is_dir() and is_run(path))
-        if of_model and (inject or cure or fail_on_shortcut or config or changes):
+        of_data = inject or cure or fail_on_shortcut or fail_on_leak or leave_out
+        if of_model and (of_data or config or changes):
             raise ValueError(
-                f"{target} is a run or embeddings; --inject, --cure, --fail-on-shortcut, --config "
-                "and --set are for datasets. "
+                f"{target} is a run or embeddings; --inject, --cure, --fail-on-shortcut, "
+                "--fail-on-leak, --leave-out, --config and --set are for datasets. "
                 'To fail on a weak group, see "fairmargin check --help"'
             )
         if not of_model and dataset is not None:
             raise ValueError(
                 f"--dataset names the code of a run, and {target} is none; name the dataset alone: "
                 f"fairmargin audit {dataset}"
+            )
+        if fail_on_leak and "copies" in (leave_out or ()):
+            raise ValueError(
+                "--fail-on-leak looks for copies and --leave-out copies does not; give one of them"
             )
         if cure and inject is None:
             raise ValueError(
@@ -150,6 +166,7 @@ def audit(
                     strong=strength,
                     samples=samples,
                     seed=seed,
+                    leave_out=leave_out or (),
                     progress=progress,
                 )
                 if cure:
@@ -157,7 +174,9 @@ def audit(
         page, numbers = write(found, out or folder)
         _say(found)
         typer.echo(f"page:    {page}\nnumbers: {numbers}")
-        if fail_on_shortcut and found.json["shortcuts"]:
+        if found.columns is not None:
+            typer.echo(f"images:  {page.with_suffix('.csv')}")
+        if (fail_on_shortcut and found.json["shortcuts"]) or (fail_on_leak and found.leaks):
             raise typer.Exit(SHORTCUT_FOUND)
 
 
@@ -232,9 +251,22 @@ def _say(found: "Found") -> None:
     planted = found.json.get("planted")
     if planted is not None:
         typer.echo(_planted(planted))
+    _say_images(console, found)
     for method, accuracy in found.json.get("cure", {}).items():
         said = ", ".join(f"{name} {100 * value:.1f} %" for name, value in accuracy.items())
         typer.echo(f"{method}: {said}")
+
+
+def _say_images(console: Console, found: "Found") -> None:
+    """Say how many copies there are inside a split, and how many pictures to look at."""
+    remark = (found.json.get("copies") or {}).get("remark")
+    if remark is not None:
+        console.print(f"remark: {remark}", highlight=False, markup=False)
+    counts = found.json.get("problems") or {}
+    some = [f"{one['n']:,} × {name}" for name, one in counts.items() if one["n"]]
+    if some:
+        said = f"to look at: {', '.join(some)}"
+        console.print(said, highlight=False, markup=False)
 
 
 def _planted(planted: dict[str, Any]) -> str:

@@ -11,6 +11,8 @@ from fairmargin.audit.check import GAP, Judged, Limit
 # Exit codes.
 BROKEN = 1
 UNCHECKED = 2
+# Mistakes that a broken limit names.
+NAMED = 3
 
 
 def check(
@@ -91,7 +93,20 @@ def check(
                 code = UNCHECKED
             elif one.broken:
                 code = max(code, BROKEN)
+        if any(one.broken for one in found):
+            _say_mistakes(judged)
     raise typer.Exit(code)
+
+
+def _say_mistakes(judged: Judged) -> None:
+    """Name some of the images that a run is wrong about, if they are files."""
+    names = judged.mistakes()
+    if names:
+        rest = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        typer.echo(
+            f"  wrong: {', '.join(names[:NAMED])}{rest}; "
+            f'"fairmargin audit {judged.run}" lists all of them in audit.csv'
+        )
 
 
 def _limits(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 KEYS = (
     "embeddings", "features", "labels", "bias", "logits", "predicted",
-    "class_names", "bias_names", "counts", "split",
+    "class_names", "bias_names", "counts", "split", "names",
 )  # fmt: skip
 # Short names, as scikit-learn has them.
 SHORT = {"X": "features", "y": "labels"}
@@ -41,6 +41,8 @@ class Arrays:
         counts: [classes, biases] of the training set; None if not known.
         split: of each sample, as written; None if nobody wrote it down.
         warnings: sentences about what was unusual.
+        names: of the samples, such as their files; None if nobody wrote them down.
+        confidence: [N] probability of the predicted class; None without logits.
     """
 
     embeddings: NDArray[np.float32]
@@ -52,6 +54,8 @@ class Arrays:
     counts: Tensor | None
     split: tuple[str, ...] | None = None
     warnings: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
+    confidence: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -81,6 +85,7 @@ def read(source: Path | str | Mapping[str, Any], *, least_classes: int = 2) -> A
             f"{said}: {objects[0]} holds Python objects; give numbers, or text as dtype=str"
         )
     warnings = _ignored(given)
+    logits = given.get("logits")
     # What the model answered counts, whatever its logits say.
     if "predicted" in given:
         given.pop("logits", None)
@@ -113,6 +118,8 @@ def read(source: Path | str | Mapping[str, Any], *, least_classes: int = 2) -> A
         _counts(given, len(classes), len(biases)),
         _splits(given, len(embeddings)),
         tuple(warnings),
+        _sample_names(given, len(embeddings)),
+        None if predicted is None else _confidence(logits, predicted),
     )
 
 
@@ -327,6 +334,31 @@ def _counts(given: Mapping[str, Values], classes: int, biases: int) -> Tensor | 
             f"of each group; got {counts.dtype} {list(counts.shape)}"
         )
     return torch.from_numpy(counts.astype(np.int64))
+
+
+def _sample_names(given: Mapping[str, Values], length: int) -> tuple[str, ...] | None:
+    if "names" not in given:
+        return None
+    values = given["names"]
+    if values.shape != (length,):
+        raise ValueError(
+            f"names must have shape [{length}], one for each embedding; got {list(values.shape)}"
+        )
+    return tuple(map(str, values))
+
+
+def _confidence(logits: Values | None, predicted: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """Return the probability of each prediction; NaN where there is none."""
+    if logits is None or logits.ndim != 2 or logits.shape[0] != len(predicted):
+        return None
+    if predicted.max(initial=-1) >= logits.shape[1]:
+        return None
+    finite = np.isfinite(logits).all(1) & (predicted >= 0)
+    z = np.where(finite[:, None], logits, 0).astype(np.float64)
+    shares = np.exp(z - z.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    own = shares[np.arange(len(predicted)), predicted.clip(min=0)]
+    return np.where(finite, own, np.nan).astype(np.float32)
 
 
 def _splits(given: Mapping[str, Values], length: int) -> tuple[str, ...] | None:

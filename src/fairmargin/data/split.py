@@ -52,6 +52,8 @@ class ArraySplit:
     labels: Tensor
     bias: Tensor | None = None
     weights: Tensor | None = None
+    # Of the files that the pixels come from; None if they come from no files.
+    names: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -69,7 +71,8 @@ class ArraySplit:
         """
         bias = None if self.bias is None else self.bias[index]
         weights = None if self.weights is None else self.weights[index]
-        return ArraySplit(self.pixels[index], self.labels[index], bias, weights)
+        names = _at(self.names, index)
+        return ArraySplit(self.pixels[index], self.labels[index], bias, weights, names)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:
         """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
@@ -92,6 +95,7 @@ class FileSplit:
         decode: turns a file into uint8 [C, H, W], of one size for all files.
         still: how evaluation decodes, if training crops from larger pictures.
         weights: double [N], by which training draws samples; None if all are equal.
+        names: of the files, as people know them; None takes the paths.
     """
 
     paths: Sequence[Path]
@@ -100,6 +104,7 @@ class FileSplit:
     bias: Tensor | None = None
     still: Callable[[Path], Tensor] | None = None
     weights: Tensor | None = None
+    names: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -117,7 +122,9 @@ class FileSplit:
         paths = [self.paths[i] for i in index.tolist()]
         bias = None if self.bias is None else self.bias[index]
         weights = None if self.weights is None else self.weights[index]
-        return replace(self, paths=paths, labels=self.labels[index], bias=bias, weights=weights)
+        names = _at(self.names, index)
+        labels = self.labels[index]
+        return replace(self, paths=paths, labels=labels, bias=bias, weights=weights, names=names)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["FileSplit", "FileSplit"]:
         """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
@@ -136,6 +143,25 @@ class FileSplit:
             decode: decodes larger pictures, from which views take random crops.
         """
         return replace(self, decode=decode, still=self.decode)
+
+
+def _at(names: Sequence[str] | None, index: Tensor) -> list[str] | None:
+    return None if names is None else [names[i] for i in index.tolist()]
+
+
+def sample_names(split: Split) -> list[str] | None:
+    """Return the names of a split's files, fit for any text file; None if it has no files.
+
+    Args:
+        split: of any kind.
+    """
+    names = getattr(split, "names", None)
+    if names is None:
+        names = getattr(split, "paths", None)
+    if names is None:
+        return None
+    # A file's name need not be UTF-8.
+    return [str(name).encode("utf-8", "backslashreplace").decode() for name in names]
 
 
 def as_evaluated(split: Split) -> Split:

@@ -112,7 +112,8 @@ def examples(prefix: str, part: Part) -> list[Row]:
     for group in part.groups:
         images = _images(part, group, "mistake", [group])
         title = f"Most confident mistakes: {group.name}"
-        strips.append(_strip(prefix, f"mistakes-{group.slug}", title, images, group))
+        strip = _strip(prefix, f"mistakes-{group.slug}", title, images, group)
+        strips.append(strip | {"mistakes": mistake_names(group.first)})
     return [strip for strip in strips if strip["images"]]
 
 
@@ -123,7 +124,20 @@ def _strip(prefix: str, name: str, title: str, images: list[Row], group: Group |
         "title": title,
         "images": images,
         "group": group,
+        "mistakes": [],
     }
+
+
+def mistake_names(run: RunRecord) -> list[str]:
+    """Return the names of the test images that a run is wrong about; empty if it kept none.
+
+    Args:
+        run: a finished run.
+    """
+    test = run.test
+    if "names" not in test:
+        return []
+    return [str(name) for name in test["names"][test["predicted"] != test["labels"]]]
 
 
 def _same_test(a: RunRecord, b: RunRecord) -> bool:
@@ -148,6 +162,7 @@ def _images(part: Part, source: Group, kind: str, speakers: Sequence[Group]) -> 
             {
                 "uri": picture(examples["images"][k]),
                 "index": index,
+                "name": str(test["names"][index]) if "names" in test else None,
                 "label": part.class_names[int(test["labels"][index])],
                 "bias": part.bias_names[bias] if bias >= 0 else None,
                 "said": [_said(part, group, index) for group in speakers],

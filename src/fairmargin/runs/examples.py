@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fairmargin.data import Data
 from fairmargin.data.own import for_display
+from fairmargin.data.split import sample_names
 from fairmargin.evaluate import Outputs
 from fairmargin.evaluate.accuracy import aligned_cells
 from fairmargin.runs import record
@@ -31,6 +32,9 @@ def save_outputs(folder: RunFolder, outputs: Outputs, data: Data) -> None:
     }
     if outputs.bias is not None:
         arrays["bias"] = outputs.bias.numpy()
+    names = sample_names(data.test)
+    if names is not None:
+        arrays["names"] = np.array(names, dtype=str)
     folder.save_arrays(record.TEST, **arrays)
     positions: list[int] = []
     kinds: list[str] = []

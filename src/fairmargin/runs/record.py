@@ -11,7 +11,7 @@
     weights.safetensors  the last weights; best.safetensors: those that are best on validation
     classifier.safetensors  the classifier that is reported, if it is not the method's own
     result.json          what was measured; written last, so it means that the run is finished
-    test.npz             labels, predictions, logits and features of the test set
+    test.npz             labels, predictions, logits and features of the test set; names of files
     examples.npz         some test images
     trackers.json        under which names the tools of `train.trackers` know the run
 

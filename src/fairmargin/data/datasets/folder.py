@@ -101,13 +101,14 @@ def build(
     def split(name: str) -> ArraySplit | FileSplit:
         index = where[name]
         paths = [manifest.samples[i].path for i in index.tolist()]
+        names = [manifest.samples[i].file for i in index.tolist()]
         known = bias[index] if bool((bias[index] >= 0).any()) else None
         if not in_memory:
-            return FileSplit(paths, labels[index], decoder, known)
+            return FileSplit(paths, labels[index], decoder, known, names=names)
         pixels = np.empty((len(paths), *decoder.shape), np.uint8)
         for i, file in enumerate(paths):
             pixels[i] = decoded[file]
-        return ArraySplit(torch.from_numpy(pixels), labels[index], known)
+        return ArraySplit(torch.from_numpy(pixels), labels[index], known, names=names)
 
     train = split("train")
     if weight_column is not None:
