@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from fairmargin import evaluate
 from fairmargin.batch import Batch
+from fairmargin.bias.visible import VisibleBias
 from fairmargin.config import Config, dump
 from fairmargin.data import Data, Split
 from fairmargin.data.preprocessing import preprocessing_of
@@ -21,6 +22,7 @@ from fairmargin.runs.examples import save_outputs
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.own import own_code
 from fairmargin.runs.progress import Display, Now
+from fairmargin.runs.record import BIAS
 from fairmargin.runs.trackers import Trackers
 from fairmargin.runtime import distributed
 from fairmargin.runtime.files import CheckpointError, load_weights, save_weights
@@ -28,6 +30,17 @@ from fairmargin.runtime.signals import Interrupted, Request
 
 # Mean similarity of a batch above which embeddings no longer tell samples apart.
 COLLAPSED = 0.98
+
+
+def said_of(bias: Mapping[str, Any]) -> list[str]:
+    """Return the lines that a run says about what it inferred of the bias.
+
+    Args:
+        bias: facts of `VisibleBias`.
+    """
+    lines = [bias.get("why", ""), bias.get("sentence", "")]
+    lines += [f"warning: {text}" for text in bias.get("warnings", ())]
+    return [line for line in lines if line]
 
 
 class Recorder:
@@ -76,11 +89,12 @@ class Recorder:
         if self.trackers is not None:
             self.trackers.close()
 
-    def begin(self, command: Sequence[str]) -> None:
+    def begin(self, command: Sequence[str], bias: VisibleBias) -> None:
         """Describe the run in its folder, and load the newest checkpoint that is whole.
 
         Args:
             command: the words of the command line, kept in environment.json.
+            bias: what the method sees of it; what was inferred is kept in the folder.
         """
         found = None
         if self.writes:
@@ -88,7 +102,8 @@ class Recorder:
             found = checkpoint.newest(self.folder.checkpoints)
             if found:
                 self._refuse_other_data(hashes)
-            self._describe(command, hashes)
+                self._refuse_other_bias(bias)
+            self._describe(command, hashes, bias)
             for path, why in found.damaged if found else []:
                 self.display.say(
                     f"{path.name} cannot be used ({why}); going back to the one before it"
@@ -101,6 +116,8 @@ class Recorder:
             self.seconds_before = state["seconds"]
         for text in self.folder.network().get("warnings", []) if self.writes else []:
             self.display.say(f"warning: {text}")
+        for text in said_of(bias.facts):
+            self.display.say(text)
         self.display.begin(self.training.step)
         if self.writes:
             say, step = self.display.say, self.training.step
@@ -119,7 +136,17 @@ class Recorder:
                 "Choose another folder with --out, or remove that one"
             )
 
-    def _describe(self, command: Sequence[str], hashes: dict[str, str]) -> None:
+    def _refuse_other_bias(self, bias: VisibleBias) -> None:
+        before = self.folder.bias().get("digest")
+        if before and before != bias.facts.get("digest"):
+            raise ValueError(
+                f"{self.folder.path} holds a run that was begun with other bias labels: "
+                f"{bias.facts.get('source')} gives others now, because its scores, its table or "
+                "the way it is measured has changed. Choose another folder with --out, or remove "
+                "that one"
+            )
+
+    def _describe(self, command: Sequence[str], hashes: dict[str, str], bias: VisibleBias) -> None:
         info, data = self.data.info, self.data
         threads, processes = torch.get_num_threads(), distributed.world_size()
         self.folder.write_config(dump(self.config))
@@ -141,8 +168,11 @@ class Recorder:
                 },
                 "notes": info.notes,
                 "preprocessing": preprocessing_of(data).as_dict(),
+                **({"bias": bias.facts} if bias.facts else {}),
             }
         )
+        if bias.inferred is not None and bias.inferred.labels:
+            self.folder.save_arrays(BIAS, **bias.inferred.labels)
 
     def after_step(self, batch: Batch) -> None:
         """Log and save when it is time; raise `Interrupted`, after saving, if asked to stop.
@@ -276,6 +306,7 @@ class Recorder:
             "warnings": [
                 *self._data_warnings(),
                 *self.folder.network().get("warnings", []),
+                *self.folder.bias().get("warnings", []),
                 *self.warnings,
                 *judged.warnings,
             ],

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from fairmargin.bias.providers import in_a_path
 from fairmargin.config import Config
 from fairmargin.evaluate import NAMES
 from fairmargin.loop import Diverged
@@ -124,7 +125,7 @@ def _without_repeated_refusals(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 def default_out(config: Config) -> Path:
     """Return the default folder of runs on a dataset, one for each setting of `data.bias`."""
-    name, bias = config.data.name.replace(":", "-"), config.data.bias
+    name, bias = config.data.name.replace(":", "-"), in_a_path(config.data.bias)
     return Path("runs") / (name if bias == "labels" else f"{name}-bias-{bias}")
 
 
