@@ -59,7 +59,9 @@ def choose_bias(config: Config, data: Data) -> Choice:
         source = "scores" if "features" in needs and "labels" not in needs else "clusters"
         than = "no attribute of the audit is a shortcut"
         if found is not None:
-            than = f"the audit's best attribute, the {found.name}, tells {100 * found.accuracy:.0f} %"
+            than = (
+                f"the audit's best attribute, the {found.name}, tells {100 * found.accuracy:.0f} %"
+            )
         return Choice(
             source,
             f"auto takes {source}: {known}, the capturing model tells {captured.text}, and {than}.",

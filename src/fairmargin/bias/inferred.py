@@ -1,6 +1,7 @@
 """Bias labels or bias features that were inferred, and how well they tell the label."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,6 +44,11 @@ class Told:
     def strength(self) -> float:
         """Share of the way from chance to perfect: 0 at chance, 1 if every label is told."""
         return (self.accuracy - self.chance) / (1 - self.chance)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the strength."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.samples) / (1 - self.chance)
 
     @property
     def text(self) -> str:

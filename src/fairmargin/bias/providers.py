@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from fairmargin.bias import audited, score_file
 from fairmargin.bias.auto import capture_told
 from fairmargin.bias.clusters import ClustersOf, cluster, number_of_clusters
+from fairmargin.bias.commands import scores_command
 from fairmargin.bias.inferred import Inferred, told_by_groups
 from fairmargin.bias.score_file import Captured
 from fairmargin.checks import check_choice
-from fairmargin.config import Config, load, toml
-from fairmargin.data import OWN, Data
+from fairmargin.config import Config
+from fairmargin.data import Data
 from fairmargin.runtime import distributed
 
 # Default of data.clusters_of: a cluster is the same shortcut in every class (docs/scores.md).
@@ -121,7 +122,7 @@ def _captured(config: Config, data: Data) -> Captured:
         out = "" if given is None else f" --out {shlex.quote(str(file.parent))}"
         raise ValueError(
             f"--bias {config.data.bias} needs {file}, and there is no such file. "
-            f"Make it: {_scores_command(config)}{out}"
+            f"Make it: {scores_command(config)}{out}"
         )
     found = score_file.read(file)
     # A file that is named itself may be of another seed.
@@ -129,21 +130,7 @@ def _captured(config: Config, data: Data) -> Captured:
     if why := score_file.mismatch(found, data, seed):
         raise ValueError(
             f"{file} belongs to something else: {why}. "
-            f"Make others: {_scores_command(config)} --out OTHER, "
+            f"Make others: {scores_command(config)} --out OTHER, "
             "and train with --set data.scores=OTHER"
         )
     return found
-
-
-def _scores_command(config: Config) -> str:
-    """Return the command that makes the scores of this run's data."""
-    chosen = config.data
-    dataset = str(chosen.root) if chosen.name in OWN else chosen.name
-    usual = load(dataset=dataset, method=config.method.name).data.options
-    changes = {key: value for key, value in chosen.options.items() if usual.get(key) != value}
-    if chosen.root is not None and chosen.name not in OWN:
-        changes["root"] = str(chosen.root)
-    words = ["fairmargin", "scores", "--dataset", dataset, "--seed", str(config.seed)]
-    for key, value in changes.items():
-        words += ["--set", f"data.{key}={toml.value(value)}"]
-    return shlex.join(words)

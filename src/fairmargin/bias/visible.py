@@ -10,7 +10,7 @@ from torch import Tensor
 from fairmargin.batch import DataInfo
 from fairmargin.bias.auto import choose_bias
 from fairmargin.bias.clusters import number_of_clusters
-from fairmargin.bias.inferred import Inferred, with_groups, without_labels
+from fairmargin.bias.inferred import Inferred, as_tensors, with_groups, without_labels
 from fairmargin.bias.providers import CLUSTERED, PROVIDERS, parse
 from fairmargin.config import Config
 from fairmargin.data import Data, Split
@@ -40,10 +40,9 @@ class VisibleBias:
         Args:
             data: the dataset of the run.
         """
-        labels = {} if self.inferred is None else self.inferred.labels
-        if self.inferred is None or "test" not in labels or not without_labels(data):
+        if self.inferred is None or not _measures_groups(self.inferred, data):
             return data
-        return with_groups(data, self.inferred.names, labels)
+        return with_groups(data, self.inferred.names, self.inferred.labels)
 
 
 def visible_bias(
@@ -72,6 +71,11 @@ def visible_bias(
         return VisibleBias(info, hidden, facts=chosen)
     found = infer(config, data, argument)
     facts = found.facts(source, why)
+    if _measures_groups(found, data):
+        facts["groups"] = (
+            f"the data have no bias labels, so accuracies by group, aligned and conflicting, are "
+            f"by inferred ones: {found.title}"
+        )
     seen = {name: _relabelled(split, found.labels.get(name)) for name, split in splits.items()}
     if found.labels:
         number = len(found.names)
@@ -80,6 +84,25 @@ def visible_bias(
     if found.features:
         info = replace(info, bias_features=found.features["train"].shape[1])
     return VisibleBias(info, seen, dict(found.features), found, facts)
+
+
+def _measures_groups(found: Inferred, data: Data) -> bool:
+    """True if accuracies by group are measured with inferred labels, for want of others."""
+    return "test" in found.labels and without_labels(data)
+
+
+def recorded_groups(data: Data, trained: Mapping[str, Any], labels: Mapping[str, Any]) -> Data:
+    """Return the data with the groups by which a finished run was measured, if it inferred them.
+
+    Args:
+        data: the same dataset, built again.
+        trained: `data.json` of the run.
+        labels: arrays of its bias.npz.
+    """
+    recorded = trained.get("bias") or {}
+    if not recorded.get("groups"):
+        return data
+    return with_groups(data, tuple(recorded["names"]), as_tensors(labels))
 
 
 def _source(config: Config, data: Data, before: Mapping[str, Any]) -> tuple[str, str]:

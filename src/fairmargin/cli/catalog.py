@@ -1,4 +1,4 @@
-"""Tables of `fairmargin list`: methods, datasets, networks, accuracies and classifiers."""
+"""Tables of `fairmargin list`: methods, datasets, networks, accuracies, classifiers and biases."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from fairmargin.bias.providers import PROVIDERS
 from fairmargin.checks import check_choice
 from fairmargin.config import DataConfig, MethodConfig, NetworkConfig, toml
 from fairmargin.config.options import Option
@@ -77,12 +78,29 @@ def classifiers() -> Table:
     return table
 
 
+def biases() -> Table:
+    """Return where methods may know the bias from."""
+    table = Table(
+        title="what methods may know of the bias: --bias NAME (docs/scores.md)",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("bias", no_wrap=True)
+    table.add_column("what a method sees")
+    table.add_column("needs")
+    for name, provider in PROVIDERS.items():
+        shown = f"{name}:{provider.argument}" if provider.argument else name
+        table.add_row(shown, provider.gives, provider.needs)
+    return table
+
+
 CATALOGUES: dict[str, Callable[[], Table]] = {
     "methods": methods,
     "datasets": datasets,
     "networks": networks,
     "accuracies": accuracies,
     "classifiers": classifiers,
+    "biases": biases,
 }
 # Catalogue → (section of the configuration, its registry, the options of one entry)
 OPTIONS: dict[str, tuple[str, Mapping[str, Any], Callable[[str], Mapping[str, Any]]]] = {

@@ -12,14 +12,14 @@ def list_names(
     what: Annotated[
         str,
         typer.Argument(
-            help="What to list: methods, datasets, networks, accuracies or classifiers."
+            help="What to list: methods, datasets, networks, accuracies, classifiers or biases."
         ),
     ] = "methods",
     name: Annotated[
         str | None, typer.Argument(help="Show the options of this method, dataset or network.")
     ] = None,
 ) -> None:
-    """List methods, datasets, networks, accuracies or classifiers, or the options of one.
+    """List methods, datasets, networks, accuracies, classifiers, biases, or the options of one.
 
     Example: fairmargin list methods jtt
     """

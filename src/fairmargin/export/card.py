@@ -117,6 +117,10 @@ def _training_data(data: Mapping[str, Any]) -> str:
         f"{data['name']}: {sizes['train']:,} samples for training, "
         f"{sizes['valid']:,} for validation, {sizes['test']:,} for the test.",
     ]
+    inferred = data.get("bias") or {}
+    for text in (inferred.get("sentence"), inferred.get("groups")):
+        if text:
+            lines += ["", f"{_cell(text[:1].upper() + text[1:])}."]
     if data["bias_names"]:
         lines += ["", f"Training samples by class and {_cell('bias')}:", ""]
         lines.append("| class | " + " | ".join(map(_cell, data["bias_names"])) + " |")

@@ -186,3 +186,23 @@ def _test_share(part: Part) -> float | None:
     if not known.any():
         return None
     return float(part.aligned[test["labels"][known], test["bias"][known]].mean())
+
+
+def inferred_bias(part: Part) -> list[str]:
+    """Return what methods knew of the bias where that was inferred, one sentence for each.
+
+    Args:
+        part: of one dataset.
+    """
+    found: dict[str, list[str]] = {}
+    for group in part.groups:
+        for run in group.runs:
+            recorded = run.data.get("bias") or {}
+            for key in ("why", "sentence", "groups"):
+                if text := recorded.get(key):
+                    names = found.setdefault(text, [])
+                    names += [group.name] if group.name not in names else []
+    sentences = []
+    for text, names in found.items():
+        sentences.append(f"{', '.join(names)}: {text.rstrip('.')}.")
+    return sentences

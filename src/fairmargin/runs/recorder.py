@@ -38,7 +38,7 @@ def said_of(bias: Mapping[str, Any]) -> list[str]:
     Args:
         bias: facts of `VisibleBias`.
     """
-    lines = [bias.get("why", ""), bias.get("sentence", "")]
+    lines = [bias.get(key, "") for key in ("why", "sentence", "groups")]
     lines += [f"warning: {text}" for text in bias.get("warnings", ())]
     return [line for line in lines if line]
 
@@ -306,7 +306,7 @@ class Recorder:
             "warnings": [
                 *self._data_warnings(),
                 *self.folder.network().get("warnings", []),
-                *self.folder.bias().get("warnings", []),
+                *self._bias_warnings(),
                 *self.warnings,
                 *judged.warnings,
             ],
@@ -314,6 +314,11 @@ class Recorder:
         self.folder.write_result(result)
         if self.trackers is not None:
             self.trackers.conclude(result, self.data.info)
+
+    def _bias_warnings(self) -> list[str]:
+        """What limits the use of inferred bias labels, and of groups that were made of them."""
+        said = self.folder.bias()
+        return [text for text in (*said.get("warnings", ()), said.get("groups", "")) if text]
 
     def _stage(self, what: str, done: int, of: int) -> None:
         """Show how far a long evaluation is, and stop it if asked to; the training is saved."""
