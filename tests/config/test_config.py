@@ -406,7 +406,7 @@ class TestOptions:
     def test_options_are_what_the_builders_take(self):
         assert options_of(DATASETS["biased-mnist-mini"]).keys() >= {"rho", "seed", "train"}
         assert options_of(ENCODERS["simple-conv-7"]).keys() == {
-            "kernel_size", "last_activation", "in_channels", "stride", "widths",
+            "kernel_size", "last_activation", "in_channels", "stride", "widths", "places",
         }  # fmt: skip
         resnet = options_of(ENCODERS["resnet18"])
         assert {"stem", "widths", "last_activation"} <= resnet.keys()
