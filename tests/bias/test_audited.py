@@ -18,6 +18,7 @@ from fairmargin.bias.visible import recorded_info, visible_bias
 from fairmargin.cli.app import app
 from fairmargin.export.card import model_card
 from fairmargin.report import write_report
+from fairmargin.report.grouping import parts_of
 from fairmargin.run import run
 from fairmargin.runs import build
 from fairmargin.runs.record import RunRecord
@@ -238,9 +239,18 @@ def test_auto_on_own_images_measures_inferred_groups_and_says_so(own):
     assert any("by inferred ones" in text for text in record.outcome["warnings"])
     assert set(record.arrays("bias")) == {"train", "valid", "test"}
     page = write_report([folder / "run"], folder / "report.html").read_text("utf-8")
-    assert "auto takes the audit" in page
+    assert "Auto takes the audit" in page
     assert "by inferred ones" in page
     assert "by inferred ones" in model_card(folder / "run")
+
+
+def test_runs_judged_by_different_groups_are_not_compared(own, tmp_path):
+    table, _, record = own
+    chosen = config(dataset=table, bias="audit:camera", method="ce", small=OWN)
+    other = run(chosen, tmp_path / "other", console=quiet())
+    assert record.data["bias_names"] == other.data["bias_names"]
+    assert [len(part.groups) for part in parts_of([record, other])] == [1, 1]
+    assert [len(part.groups) for part in parts_of([record])] == [1]
 
 
 def test_evaluate_measures_the_same_groups_again(own):

@@ -412,7 +412,8 @@ class TestOptions:
         assert {"stem", "widths", "last_activation"} <= resnet.keys()
         assert not {"block", "depths"} & resnet.keys()
         assert options_of(ENCODERS["mlp"]).keys() == {"in_features", "widths", "last_activation"}
-        assert options_of(ENCODERS["bagnet18"]).keys() == {"in_channels", "last_activation"}
+        bagnet = options_of(ENCODERS["bagnet18"])
+        assert bagnet.keys() == {"in_channels", "last_activation", "places"}
 
     @pytest.mark.parametrize(
         "section", [config.DataConfig, config.NetworkConfig, config.MethodConfig]

@@ -198,11 +198,9 @@ def inferred_bias(part: Part) -> list[str]:
     for group in part.groups:
         for run in group.runs:
             recorded = run.data.get("bias") or {}
-            for key in ("why", "sentence", "groups"):
-                if text := recorded.get(key):
-                    names = found.setdefault(text, [])
-                    names += [group.name] if group.name not in names else []
-    sentences = []
-    for text, names in found.items():
-        sentences.append(f"{', '.join(names)}: {text.rstrip('.')}.")
-    return sentences
+            texts = [recorded.get(key) or "" for key in ("why", "sentence", "groups")]
+            text = " ".join(f"{t[:1].upper()}{t[1:].rstrip('.')}." for t in texts if t)
+            names = found.setdefault(text, [])
+            names += [group.name] if group.name not in names else []
+    found.pop("", None)
+    return [f"{', '.join(names)}: {text}" for text, names in found.items()]
