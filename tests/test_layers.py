@@ -36,6 +36,9 @@ ORDER = (
 )
 # (module, part below it that it imports): why. The import itself has a comment, too.
 EXCEPTIONS = {
+    ("config.schema", "bias"): "the values of data.bias are the names of its providers",
+    ("bias.audited", "audit"): "bias labels are what an attribute of the audit predicts",
+    ("bias.audited", "runs"): "own images are built again as files, for what only files tell",
     ("methods.dfr", "evaluate"): "its second stage is the linear probe of evaluation",
     ("bias.capture", "runs"): "the capturing model is trained by an ordinary run",
     ("bias.capture", "run"): "the capturing model is trained by an ordinary run",

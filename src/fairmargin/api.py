@@ -122,7 +122,8 @@ def train(
             suits its bias column, which is printed with the reason.
         network: a name from `fm.networks.ENCODERS`, or "hf:NAME", "timm:NAME", "torchvision:NAME";
             the dataset's preset by default.
-        bias: what methods see of the bias: "labels", "none", "scores" or "clusters".
+        bias: what methods see of the bias: "labels", "none", "scores", "clusters",
+            "audit:ATTRIBUTE" or "auto"; see docs/scores.md.
         seed: random seed for data, weights and batches.
         epochs: passes over the training set.
         settings: further keys of docs/configuration.md, such as {"train.batch_size": 64}.

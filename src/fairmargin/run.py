@@ -40,16 +40,17 @@ def run(
         network = build.network(config, folder)
         data = build.data(config, network)
         build.check_testable(config, data)
-        bias = visible_bias(config, data)
+        bias = visible_bias(config, data, distributed.from_first_rank(folder.bias()))
         method = build.method(config, data, bias=bias, network=network)
         parent = distributed.from_first_rank(folder.parent())
         training = build.training(config, method, data, device, bias=bias, parent=parent)
+        data = bias.grouped(data)
         with (
             stop_requests() as stop,
             Display(config, training, console) as display,
             Recorder(folder, config, data, training, display, stop) as recorder,
         ):
-            recorder.begin(command)
+            recorder.begin(command, bias)
             recorder.estimate()
             epochs, steps = config.train.epochs, config.train.steps
             on_step, on_epoch = recorder.after_step, recorder.after_epoch

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from fairmargin import config as configuration
-from fairmargin.bias import visible
+from fairmargin.bias import providers
 from fairmargin.bias.visible import visible_bias
 from fairmargin.data import split as data_split
 from fairmargin.run import run
@@ -31,8 +31,8 @@ def test_a_run_clusters_reads_scores_and_hashes_its_data_once(tmp_path, monkeypa
     data = build.data(config(bias="labels"))
     write_scores(tmp_path / "scores", data, colours)
     calls = Counter()
-    counted(monkeypatch, visible, "cluster", calls)
-    counted(monkeypatch, visible.score_file, "read", calls)
+    counted(monkeypatch, providers, "cluster", calls)
+    counted(monkeypatch, providers.score_file, "read", calls)
     counted(monkeypatch, data_split, "data_hash", calls)
     chosen = config(f"data.scores={tmp_path / 'scores'}", bias="clusters")
     assert run(chosen, tmp_path / "run").finished

@@ -428,13 +428,14 @@ class TestOptions:
     def test_options_are_what_the_builders_take(self):
         assert options_of(DATASETS["biased-mnist-mini"]).keys() >= {"rho", "seed", "train"}
         assert options_of(ENCODERS["simple-conv-7"]).keys() == {
-            "kernel_size", "last_activation", "in_channels", "stride", "widths",
+            "kernel_size", "last_activation", "in_channels", "stride", "widths", "places",
         }  # fmt: skip
         resnet = options_of(ENCODERS["resnet18"])
         assert {"stem", "widths", "last_activation"} <= resnet.keys()
         assert not {"block", "depths"} & resnet.keys()
         assert options_of(ENCODERS["mlp"]).keys() == {"in_features", "widths", "last_activation"}
-        assert options_of(ENCODERS["bagnet18"]).keys() == {"in_channels", "last_activation"}
+        bagnet = options_of(ENCODERS["bagnet18"])
+        assert bagnet.keys() == {"in_channels", "last_activation", "places"}
 
     @pytest.mark.parametrize(
         "section", [config.DataConfig, config.NetworkConfig, config.MethodConfig]

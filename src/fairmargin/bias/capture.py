@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fairmargin.bias import score_file
 from fairmargin.bias.score_file import FEATURES, FILE, Answers, Captured
+from fairmargin.bias.usefulness import usefulness
 from fairmargin.checks import check_choice
 from fairmargin.config import Config, dataset_name, load, toml
 from fairmargin.data import Data, Split
@@ -33,7 +34,8 @@ from fairmargin.runtime.files import load_weights
 from fairmargin.vectors import unit
 from fairmargin.version import __version__
 
-# Pixels: up to this side the shortcut is taken to be a colour, in larger pictures a texture.
+# Pixels: up to this side the shortcut is taken to be a colour or its place, in larger pictures a
+# texture.
 SMALL = 64
 # Training samples whose cosines are summarized.
 LOOKED_AT = 1000
@@ -60,6 +62,11 @@ class Capture:
 
 
 CAPTURES = {
+    "colours-and-places": Capture(
+        "one pixel at a time, and where in the picture: colours and places, no shapes",
+        network="simple-conv-1",
+        changes=("network.places=true",),
+    ),
     "simple-conv-1": Capture("one pixel at a time: colours, no shapes", network="simple-conv-1"),
     # Weight decay 0 as in the paper's setup for 9-Class ImageNet.
     "bagnet18": Capture(
@@ -119,12 +126,14 @@ def configuration(
 
 
 def usual(image_shape: Sequence[int]) -> str:
-    """Return the paper's choice: SimpleConvNet(1) for digits, BagNet-18 for photographs.
+    """Return what captures by default: colours and their places, or textures of photographs.
+
+    The paper's model for digits, simple-conv-1, sees colours alone.
 
     Args:
         image_shape: channels, height and width.
     """
-    return "simple-conv-1" if max(image_shape[1:]) <= SMALL else "bagnet18"
+    return "colours-and-places" if max(image_shape[1:]) <= SMALL else "bagnet18"
 
 
 def folder_of(config: Config) -> Path:
@@ -201,6 +210,7 @@ def _export(config: Config, data: Data, file: Path) -> None:
         "accuracy": accuracy,
         "cosines": cosines(said["train"], data.train.bias),
     }
+    facts |= usefulness(Captured(said, facts), config, data)
     score_file.write(file, said, facts)
 
 
@@ -283,7 +293,7 @@ def doubts(found: Captured) -> list[str]:
     """
     train: dict[str, Any] = found.facts["accuracy"]["train"]
     cosine = found.facts["cosines"]["raw"]
-    signs = []
+    signs = list(found.facts.get("useless", ()))
     if train.get("conflicting", 0.0) > TASK:
         signs.append(
             f"the capturing model is right on {train['conflicting']:.0%} of the conflicting "

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.checks import check_choice
+from fairmargin.config import Config, dataset_name
 from fairmargin.config.schema import ScoreFeatures
 from fairmargin.data.split import Data, Split
 from fairmargin.runtime.files import load_weights, save_weights
@@ -97,6 +98,21 @@ def read(file: Path) -> Captured:
         features, logits = tensors[f"{name}.features"], tensors[f"{name}.logits"]
         splits[name] = Answers(features, logits, tensors[f"{name}.labels"])
     return Captured(splits, json.loads(metadata[ENTRY]))
+
+
+def locate_for(config: Config) -> Path:
+    """Return the score file that a run uses: the one it names, else where `scores` puts it.
+
+    Args:
+        config: of the run.
+    """
+    given = config.data.scores
+    file = locate(given, dataset_name(config), config.seed)
+    if given is None and not file.is_file():
+        # Where scores of people's own images lay in 0.1.0.
+        old = locate(None, config.data.name, config.seed)
+        return old if old.is_file() else file
+    return file
 
 
 def locate(given: Path | None, dataset: str, seed: int) -> Path:

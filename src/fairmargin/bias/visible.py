@@ -1,6 +1,5 @@
-"""What a run's method may know of the bias: labels, nothing, scores or clusters."""
+"""What a run's method may know of the bias: labels, nothing, or what a provider inferred."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
@@ -9,61 +8,111 @@ import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
-from fairmargin.bias import score_file
-from fairmargin.bias.clusters import ClustersOf, cluster, number_of_clusters
-from fairmargin.config import Config, dataset_name, load, toml
-from fairmargin.data import OWN, Data, Split
+from fairmargin.bias.auto import choose_bias
+from fairmargin.bias.clusters import number_of_clusters
+from fairmargin.bias.inferred import Inferred, as_tensors, with_groups, without_labels
+from fairmargin.bias.providers import CLUSTERED, PROVIDERS, parse
+from fairmargin.config import Config
+from fairmargin.data import Data, Split
 from fairmargin.data.bias import count_cells
-from fairmargin.runtime import distributed
-
-# Default of data.clusters_of: a cluster is the same shortcut in every class (docs/scores.md).
-CLUSTERED: ClustersOf = "all"
 
 
 @dataclass(frozen=True)
 class VisibleBias:
-    """What a method may know of the bias. Evaluation always uses the dataset's own labels.
+    """What a method may know of the bias. Evaluation uses the dataset's own labels, if it has any.
 
     Args:
         splits: "train" and "valid", with the bias labels that the method may see and no others.
         features: of a capturing model, for the same splits; empty if the method sees none.
+        inferred: what a provider found; None if nothing was inferred.
+        facts: what data.json of the run keeps of it; empty if nothing was inferred or chosen.
     """
 
     info: DataInfo
     splits: dict[str, Split]
     features: dict[str, Tensor] = field(default_factory=dict)
+    inferred: Inferred | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def grouped(self, data: Data) -> Data:
+        """Return the data for evaluation: with inferred groups if they have no bias labels at all.
+
+        Args:
+            data: the dataset of the run.
+        """
+        if self.inferred is None or not _measures_groups(self.inferred, data):
+            return data
+        return with_groups(data, self.inferred.names, self.inferred.labels)
 
 
-def visible_bias(config: Config, data: Data) -> VisibleBias:
+def visible_bias(
+    config: Config, data: Data, before: Mapping[str, Any] | None = None
+) -> VisibleBias:
     """Decide what a run's method may know of the bias, by `data.bias`.
 
-    A run calls this once: scores are read from a file, and clusters are fitted.
+    A run calls this once: scores are read from a file, clusters are fitted, pictures are measured.
 
     Args:
         config: the run's configuration.
         data: the dataset with all its bias labels.
+        before: facts of an interrupted run, which goes on with what "auto" chose then.
     """
+    source, why = _source(config, data, before or {})
     info = replace(data.info, train_size=len(data.train))
     splits = {"train": data.train, "valid": data.valid}
-    if config.data.bias == "labels":
-        return VisibleBias(info, splits)
+    chosen = {"source": source, "why": why} if why else {}
+    if source == "labels":
+        return VisibleBias(info, splits, facts=chosen)
     info = replace(info, bias_names=(), counts=info.counts[:, :0])
-    hidden = {name: _relabelled(split, None) for name, split in splits.items()}
-    if config.data.bias == "none":
-        return VisibleBias(info, hidden)
-    features = _scores(config, data)
-    if config.data.bias == "scores":
-        info = replace(info, bias_features=features["train"].shape[1])
-        return VisibleBias(info, hidden, features)
-    of = config.data.clusters_of or CLUSTERED
-    names = _cluster_names(config, info)
-    labels = {name: split.labels for name, split in splits.items()}
-    found = cluster(features, labels, len(names), of=of, seed=config.seed)
-    # All processes take those of the first, because machines may round differently.
-    found = distributed.from_first_rank(found)
-    counts = count_cells(data.train.labels, found["train"], info.num_classes, len(names))
-    pseudo = {name: _relabelled(split, found[name]) for name, split in splits.items()}
-    return VisibleBias(replace(info, bias_names=names, counts=counts), pseudo)
+    name, argument = parse(source)
+    infer = PROVIDERS[name].infer
+    if infer is None:
+        hidden = {name: _relabelled(split, None) for name, split in splits.items()}
+        return VisibleBias(info, hidden, facts=chosen)
+    found = infer(config, data, argument)
+    facts = found.facts(source, why)
+    if _measures_groups(found, data):
+        facts["groups"] = (
+            f"the data have no bias labels, so accuracies by group, aligned and conflicting, are "
+            f"by inferred ones: {found.title}"
+        )
+    seen = {name: _relabelled(split, found.labels.get(name)) for name, split in splits.items()}
+    if found.labels:
+        number = len(found.names)
+        counts = count_cells(data.train.labels, found.labels["train"], info.num_classes, number)
+        info = replace(info, bias_names=found.names, counts=counts)
+    if found.features:
+        info = replace(info, bias_features=found.features["train"].shape[1])
+    return VisibleBias(info, seen, dict(found.features), found, facts)
+
+
+def _measures_groups(found: Inferred, data: Data) -> bool:
+    """True if accuracies by group are measured with inferred labels, for want of others."""
+    return "test" in found.labels and without_labels(data)
+
+
+def recorded_groups(data: Data, trained: Mapping[str, Any], labels: Mapping[str, Any]) -> Data:
+    """Return the data with the groups by which a finished run was measured, if it inferred them.
+
+    Args:
+        data: the same dataset, built again.
+        trained: `data.json` of the run.
+        labels: arrays of its bias.npz.
+    """
+    recorded = trained.get("bias") or {}
+    if not recorded.get("groups"):
+        return data
+    return with_groups(data, tuple(recorded["names"]), as_tensors(labels))
+
+
+def _source(config: Config, data: Data, before: Mapping[str, Any]) -> tuple[str, str]:
+    """Return (where the bias comes from, why if "auto" chose it)."""
+    if config.data.bias != "auto":
+        return config.data.bias, ""
+    if before.get("source"):
+        return before["source"], before["why"]
+    choice = choose_bias(config, data)
+    return choice.source, choice.why
 
 
 def recorded_info(config: Config, info: DataInfo, trained: Mapping[str, Any]) -> DataInfo:
@@ -76,13 +125,20 @@ def recorded_info(config: Config, info: DataInfo, trained: Mapping[str, Any]) ->
         trained: `data.json` of the run.
     """
     info = replace(info, train_size=trained["sizes"]["train"])
-    if config.data.bias == "labels":
+    recorded = trained.get("bias") or {}
+    source = recorded.get("source", config.data.bias)
+    if source == "labels":
         counts = torch.tensor(trained["counts"], dtype=torch.long)
         return replace(info, bias_names=tuple(trained["bias_names"]), counts=counts)
-    names = _cluster_names(config, info) if config.data.bias == "clusters" else ()
+    names = tuple(recorded.get("names", ()))
+    features = recorded.get("features", int(source == "scores"))
+    # Runs of versions that wrote no such facts.
+    if not recorded and source == "clusters":
+        of = config.data.clusters_of or CLUSTERED
+        number = number_of_clusters(config.data.clusters, of, info.num_classes)
+        names = tuple(f"cluster {k}" for k in range(number))
     # What training made of its counts is loaded with the weights, so any counts will do.
     counts = torch.ones(info.num_classes, len(names), dtype=torch.long)
-    features = int(config.data.bias == "scores")
     return replace(info, bias_names=names, counts=counts, bias_features=features)
 
 
@@ -93,49 +149,3 @@ def _relabelled(split: Any, bias: Tensor | None) -> Split:
         )
     relabelled: Any = replace(split, bias=bias)  # type: ignore[type-var]
     return relabelled
-
-
-def _cluster_names(config: Config, info: DataInfo) -> tuple[str, ...]:
-    of = config.data.clusters_of or CLUSTERED
-    number = number_of_clusters(config.data.clusters, of, info.num_classes)
-    return tuple(f"cluster {k}" for k in range(number))
-
-
-def _scores(config: Config, data: Data) -> dict[str, Tensor]:
-    """Read the features that data.scores holds for these samples."""
-    given = config.data.scores
-    file = score_file.locate(given, dataset_name(config), config.seed)
-    if given is None and not file.is_file():
-        # Where scores of people's own images lay in 0.1.0.
-        old = score_file.locate(None, config.data.name, config.seed)
-        file = old if old.is_file() else file
-    if not file.is_file():
-        out = "" if given is None else f" --out {shlex.quote(str(file.parent))}"
-        raise ValueError(
-            f"--bias {config.data.bias} needs {file}, and there is no such file. "
-            f"Make it: {_scores_command(config)}{out}"
-        )
-    found = score_file.read(file)
-    # A file that is named itself may be of another seed.
-    seed = None if given == file else config.seed
-    if why := score_file.mismatch(found, data, seed):
-        raise ValueError(
-            f"{file} belongs to something else: {why}. "
-            f"Make others: {_scores_command(config)} --out OTHER, "
-            "and train with --set data.scores=OTHER"
-        )
-    return score_file.features(found, config.data.score_features or "raw")
-
-
-def _scores_command(config: Config) -> str:
-    """Return the command that makes the scores of this run's data."""
-    chosen = config.data
-    dataset = str(chosen.root) if chosen.name in OWN else chosen.name
-    usual = load(dataset=dataset, method=config.method.name).data.options
-    changes = {key: value for key, value in chosen.options.items() if usual.get(key) != value}
-    if chosen.root is not None and chosen.name not in OWN:
-        changes["root"] = str(chosen.root)
-    words = ["fairmargin", "scores", "--dataset", dataset, "--seed", str(config.seed)]
-    for key, value in changes.items():
-        words += ["--set", f"data.{key}={toml.value(value)}"]
-    return shlex.join(words)

@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from fairmargin.bias.providers import PROVIDERS
 from fairmargin.checks import check_choice
 from fairmargin.cli.listing import FILE, plain_table
 from fairmargin.config import DataConfig, MethodConfig, NetworkConfig, toml
@@ -66,12 +67,22 @@ def classifiers() -> list[Row]:
     return [[name, meaning] for name, meaning in CLASSIFIER_MEANINGS.items()]
 
 
+def biases() -> list[Row]:
+    """Return where methods may know the bias from."""
+    rows = []
+    for name, provider in PROVIDERS.items():
+        shown = f"{name}:{provider.argument}" if provider.argument else name
+        rows.append([shown, provider.gives, provider.needs])
+    return rows
+
+
 CATALOGUES: dict[str, Callable[[], list[Row]]] = {
     "methods": methods,
     "datasets": datasets,
     "networks": networks,
     "accuracies": accuracies,
     "classifiers": classifiers,
+    "biases": biases,
 }
 # Catalogue → (section of the configuration, its registry, the options of one entry)
 OPTIONS: dict[str, tuple[str, Mapping[str, Any], Callable[[str], Mapping[str, Any]]]] = {

@@ -54,13 +54,14 @@ def evaluate(
     import json
 
     from fairmargin import config as configuration
+    from fairmargin.bias.visible import recorded_groups
     from fairmargin.checks import check_choice
     from fairmargin.config.code import named_again
     from fairmargin.evaluate import evaluate as measure
     from fairmargin.runs import build
     from fairmargin.runs.integrity import check_file
     from fairmargin.runs.network import recorded_network
-    from fairmargin.runs.record import BEST, CONFIG, WEIGHTS, RunError, RunRecord
+    from fairmargin.runs.record import BEST, BIAS, CONFIG, WEIGHTS, RunError, RunRecord
     from fairmargin.runtime.files import load_weights
 
     with exit_on_user_error():
@@ -80,6 +81,9 @@ def evaluate(
         data = build.data(config, recorded)
         record = RunRecord.read(folder)
         trained = record.data
+        if data.hashes == {name: record.data_hashes.get(name) for name in data.hashes}:
+            labels = record.arrays(BIAS) if record.has_arrays(BIAS) else {}
+            data = recorded_groups(data, trained, labels)
         _same_classes(folder, trained["class_names"], data.info.class_names)
         method = build.method(config, data, trained=trained, network=recorded)
         file = folder / (WEIGHTS if weights == "last" else BEST)

@@ -58,6 +58,10 @@ LAYOUTS = {
         "classifiers that evaluation judges: --set evaluate.classifiers=own,linear",
         ("classifier", "what it is"),
     ),
+    "biases": Layout(
+        "what methods may know of the bias: --bias NAME (docs/scores.md)",
+        ("bias", "what a method sees", "needs"),
+    ),
 }
 
 
@@ -65,14 +69,14 @@ def list_names(
     what: Annotated[
         str,
         typer.Argument(
-            help="What to list: methods, datasets, networks, accuracies or classifiers."
+            help="What to list: methods, datasets, networks, accuracies, classifiers or biases."
         ),
     ] = "methods",
     name: Annotated[
         str | None, typer.Argument(help="Show the options of this method, dataset or network.")
     ] = None,
 ) -> None:
-    """List methods, datasets, networks, accuracies or classifiers, or the options of one.
+    """List methods, datasets, networks, accuracies, classifiers, biases, or the options of one.
 
     Example: fairmargin list methods jtt
     """

@@ -46,7 +46,8 @@ TrustCode = Annotated[
 Bias = Annotated[
     str | None,
     typer.Option(
-        help="What methods may know of the bias: labels, none, scores or clusters (docs/scores.md)."
+        help="What methods may know of the bias: labels, none, scores, clusters, "
+        'audit:"ATTRIBUTE" or auto (docs/scores.md).'
     ),
 ]
 Changes = Annotated[

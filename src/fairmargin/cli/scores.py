@@ -17,7 +17,8 @@ def scores(
     capture: Annotated[
         str | None,
         typer.Option(
-            help="simple-conv-1, bagnet18, early-stopped or gce; by default chosen by image size."
+            help="colours-and-places, simple-conv-1, bagnet18, early-stopped or gce; by default "
+            "chosen by image size."
         ),
     ] = None,
     seed: Annotated[
@@ -36,6 +37,7 @@ def scores(
     """
     from fairmargin.bias import capture as bias_scores
     from fairmargin.bias.score_file import FILE
+    from fairmargin.bias.usefulness import verdict
     from fairmargin.runtime import distributed
 
     with exit_on_user_error():
@@ -49,5 +51,7 @@ def scores(
                 Console().print(table)
             for doubt in bias_scores.doubts(found):
                 typer.echo(f"warning: {doubt}", err=True)
+            if said := verdict(found.facts):
+                typer.echo(said)
             where = "" if out is None else f" --set data.scores={shlex.quote(str(out))}"
             typer.echo(f"scores: {folder / FILE}\nuse:    fairmargin train … --bias scores{where}")

@@ -47,7 +47,6 @@ from fairmargin.networks import BACKBONES, ENCODERS
 from fairmargin.networks.pretrained import is_backbone, split_name
 
 Layer = dict[str, Any]
-Bias = Literal["labels", "none", "scores", "clusters"]
 ScoreFeatures = Literal["raw", "centred", "probabilities"]
 SamplerName = Literal[
     "auto", "shuffled", "class-balanced", "group-balanced", "bias-aware", "weighted"
@@ -77,6 +76,14 @@ def _device(name: str) -> str:
     return name
 
 
+def _bias(text: str) -> str:
+    # Here, because providers read configurations.
+    from fairmargin.bias.providers import parse
+
+    name, argument = parse(text)
+    return f"{name}:{argument}" if argument else name
+
+
 class DataConfig(Named):
     """The dataset, and what methods may know of its bias."""
 
@@ -92,10 +99,11 @@ class DataConfig(Named):
         "folder of all data; by default `$FAIRMARGIN_DATA`, or the user's cache. For the dataset "
         '"folder": the manifest or image folder itself; for "embeddings": the .npz file',
     )
-    bias: Bias = setting(
+    bias: Annotated[str, AfterValidator(_bias)] = setting(
         "labels",
-        "what methods see of the bias: the dataset's labels, nothing, the features that "
-        "`fairmargin scores` wrote, or labels made by clustering these features",
+        "what methods see of the bias: the dataset's `labels`; `none`; `scores`, the features that "
+        "`fairmargin scores` wrote; `clusters` of these; `audit:ATTRIBUTE`, what an attribute of "
+        "the audit predicts; `auto` (`docs/scores.md`)",
     )
     scores: Annotated[Path | None, Nothing] = setting(
         None,

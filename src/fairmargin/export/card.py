@@ -136,6 +136,10 @@ def training_data(data: Mapping[str, Any]) -> str:
     weights = (data.get("notes") or {}).get("weights")
     if weights:
         lines += ["", f"Training drew its samples by weight: {weights}."]
+    inferred = data.get("bias") or {}
+    for text in (inferred.get("sentence"), inferred.get("groups")):
+        if text:
+            lines += ["", f"{cell(text[:1].upper() + text[1:])}."]
     if data["bias_names"]:
         lines += ["", "Training samples by class and bias:", ""]
         lines.append("| class | " + " | ".join(map(cell, data["bias_names"])) + " |")

@@ -48,10 +48,17 @@ class BagNet18(Encoder):
     Args:
         in_channels: channels of the images.
         last_activation: of the whole last block.
+        places: also give the middle of each map: what is where, and no shape.
     """
 
-    def __init__(self, in_channels: int = 3, *, last_activation: ActivationName = "relu") -> None:
-        super().__init__(dim=512)
+    def __init__(
+        self,
+        in_channels: int = 3,
+        *,
+        last_activation: ActivationName = "relu",
+        places: bool = False,
+    ) -> None:
+        super().__init__(dim=512, places=places)
         self.conv1 = nn.Conv2d(in_channels, 64, 1, bias=False)
         self.conv2 = nn.Conv2d(64, 64, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64, momentum=0.001)

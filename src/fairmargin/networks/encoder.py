@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, Self, get_args
 
+import torch
 from torch import Tensor, nn
 
 from fairmargin.checks import check_choice
@@ -26,21 +27,44 @@ def last_width(widths: Sequence[int]) -> int:
     return widths[-1]
 
 
+# Added to a map's mean before dividing by it: the middle of an empty map is that of the image.
+EMPTY = 1e-3
+
+
+def mean_and_middle(maps: Tensor) -> Tensor:
+    """Return how much there is on each map, and where its middle lies, [N, C, H, W] → [N, 3·C].
+
+    The middle is (down, right), from −1 to 1. So it says where a spot is, and little of a shape.
+
+    Args:
+        maps: of any sign; pixels weigh by their size.
+    """
+    weight = maps.abs()
+    height, width = maps.shape[2:]
+    down = torch.linspace(-1, 1, height, device=maps.device, dtype=maps.dtype)
+    right = torch.linspace(-1, 1, width, device=maps.device, dtype=maps.dtype)
+    total = weight.mean((2, 3)) + EMPTY
+    middles = (weight.mean(3) @ down / height, weight.mean(2) @ right / width)
+    return torch.cat([maps.mean((2, 3)), *(middle / total for middle in middles)], 1)
+
+
 class Encoder(nn.Module):
     """Turns images [N, C, H, W] into features h [N, dim], the average over positions of its maps.
 
-    A network defines `maps`, from images to [N, dim, H', W'].
+    A network defines `maps`, from images to [N, width, H', W'].
 
     Args:
-        dim: number of features.
+        dim: number of maps.
+        places: also give the middle of each map, so that there are three times as many features.
     """
 
     maps: Callable[[Tensor], Tensor]
     frozen = False
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, *, places: bool = False) -> None:
         super().__init__()
-        self.dim = dim
+        self.places = places
+        self.dim = 3 * dim if places else dim
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [N, dim] of images [N, C, H, W]."""
@@ -50,7 +74,8 @@ class Encoder(nn.Module):
                 "Put several views in one batch with images.flatten(0, 1), one image with "
                 "image[None]"
             )
-        return mean_over_positions(self.maps(images))  # [N, dim]
+        maps = self.maps(images)
+        return mean_and_middle(maps) if self.places else mean_over_positions(maps)  # [N, dim]
 
     def freeze(self) -> None:
         """Keep every weight as it is from now on: no gradients, batch norms in evaluation mode."""

@@ -32,6 +32,7 @@ class SimpleConvNet(Encoder):
         in_channels: channels of the images.
         stride: of the first convolution; 2 makes everything after it four times cheaper.
         widths: channels after each block.
+        places: also give the middle of each map: what is where, and no shape.
     """
 
     def __init__(
@@ -42,8 +43,9 @@ class SimpleConvNet(Encoder):
         *,
         stride: int = 1,
         widths: Sequence[int] = (16, 32, 64, 128),
+        places: bool = False,
     ) -> None:
-        super().__init__(dim=last_width(widths))
+        super().__init__(dim=last_width(widths), places=places)
         self.stride = stride
         self.widths = tuple(widths)
         inputs = (in_channels, *widths[:-1])

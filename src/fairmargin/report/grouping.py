@@ -154,6 +154,10 @@ def _data_settings(run: RunRecord) -> Settings:
             found[name] = value
     for name in ("class_names", "bias_names", "image_shape"):
         found[name] = run.data.get(name)
+    # Runs that were judged by different inferred groups cannot be compared.
+    inferred = run.data.get("bias") or {}
+    if inferred.get("groups"):
+        found["groups"] = inferred["source"]
     return found
 
 

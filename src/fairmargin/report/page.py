@@ -126,6 +126,7 @@ def _section(prefix: str, part: Part) -> dict[str, Any]:
         "extra": tables.extra_rows(part),
         "records": tables.record_rows(part),
         "facts": _facts(part),
+        "inferred": words.inferred_bias(part),
         "selection": words.selection(part),
         "has_bias": bool(part.bias_names),
         "many_seeds": any(len(group.runs) > 1 for group in part.groups),

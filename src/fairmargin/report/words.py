@@ -215,3 +215,21 @@ def _test_share(part: Part) -> float | None:
     if not known.any():
         return None
     return float(part.aligned[test["labels"][known], test["bias"][known]].mean())
+
+
+def inferred_bias(part: Part) -> list[str]:
+    """Return what methods knew of the bias where that was inferred, one sentence for each.
+
+    Args:
+        part: of one dataset.
+    """
+    found: dict[str, list[str]] = {}
+    for group in part.groups:
+        for run in group.runs:
+            recorded = run.data.get("bias") or {}
+            texts = [recorded.get(key) or "" for key in ("why", "sentence", "groups")]
+            text = " ".join(f"{t[:1].upper()}{t[1:].rstrip('.')}." for t in texts if t)
+            names = found.setdefault(text, [])
+            names += [group.name] if group.name not in names else []
+    found.pop("", None)
+    return [f"{', '.join(names)}: {text}" for text, names in found.items()]

@@ -117,6 +117,10 @@ class RunFolder:
         environment = read_json(self.path / ENVIRONMENT) or {}
         return environment.get("parent")
 
+    def bias(self) -> dict[str, Any]:
+        """What the run in this folder inferred about the bias; empty if it wrote nothing."""
+        return (read_json(self.path / DATA) or {}).get("bias") or {}
+
     def write_config(self, text: str) -> None:
         """Write config.toml.
 

@@ -27,6 +27,7 @@ COVERED = (
     files.WEIGHTS,
     files.BEST,
     files.HEAD,
+    f"{files.BIAS}.npz",
     f"{files.TEST}.npz",
     f"{files.EXAMPLES}.npz",
 )

@@ -13,6 +13,7 @@
     result.json          what was measured; written last, so it means that the run is finished
     test.npz             labels, predictions, logits and features of the test set; names of files
     examples.npz         some test images
+    bias.npz             bias labels that were inferred, of each split (`data.bias`)
     trackers.json        under which names the tools of `train.trackers` know the run
 
 `folder` writes these files. This module imports neither PyTorch nor anything that does, so reports
@@ -48,6 +49,7 @@ TRACKED = "trackers.json"
 # Names of array files, without their ending .npz.
 TEST = "test"
 EXAMPLES = "examples"
+BIAS = "bias"
 
 AGAIN = "Copy the run folder again, or leave this run out"
 

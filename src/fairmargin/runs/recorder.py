@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 
 from fairmargin import evaluate
 from fairmargin.batch import Batch
+from fairmargin.bias.visible import VisibleBias
 from fairmargin.config import Config, dataset_name, dump, parse_resolved
 from fairmargin.data import OWN, Data, Split
 from fairmargin.data.preprocessing import preprocessing_of
@@ -25,6 +26,7 @@ from fairmargin.runs.integrity import CHECKSUMS, checksums
 from fairmargin.runs.mistakes import Picture, worst_mistakes
 from fairmargin.runs.own import own_code
 from fairmargin.runs.progress import Display, Now
+from fairmargin.runs.record import BIAS
 from fairmargin.runs.remarks import closing_remarks
 from fairmargin.runs.trackers import Trackers
 from fairmargin.runtime import distributed
@@ -36,6 +38,17 @@ from fairmargin.runtime.signals import Interrupted, Request
 COLLAPSED = 0.98
 # What a process may ask of all of them after a step.
 SAVE, STOP = 1, 2
+
+
+def said_of(bias: Mapping[str, Any]) -> list[str]:
+    """Return the lines that a run says about what it inferred of the bias.
+
+    Args:
+        bias: facts of `VisibleBias`.
+    """
+    lines = [bias.get(key, "") for key in ("why", "sentence", "groups")]
+    lines += [f"warning: {text}" for text in bias.get("warnings", ())]
+    return [line for line in lines if line]
 
 
 class Recorder:
@@ -84,11 +97,12 @@ class Recorder:
         if self.trackers is not None:
             self.trackers.close()
 
-    def begin(self, command: Sequence[str]) -> None:
+    def begin(self, command: Sequence[str], bias: VisibleBias) -> None:
         """Describe the run in its folder, and load the newest checkpoint that is whole.
 
         Args:
             command: the words of the command line, kept in environment.json.
+            bias: what the method sees of it; what was inferred is kept in the folder.
         """
         found, hashes = None, {}
         if self.writes or distributed.world_size() > 1:
@@ -98,6 +112,7 @@ class Recorder:
             found = checkpoint.newest(self.folder.checkpoints)
             if found:
                 self._refuse_other_data(hashes)
+                self._refuse_other_bias(bias)
             for path, why in found.damaged if found else []:
                 self.display.say(
                     f"{path.name} cannot be used ({why}); going back to the one before it"
@@ -113,9 +128,11 @@ class Recorder:
         self._compare_ranks()
         for text in self.folder.network().get("warnings", []) if self.writes else []:
             self.display.say(f"warning: {text}")
+        for text in said_of(bias.facts):
+            self.display.say(text)
         self.display.begin(self.training.step)
         if self.writes:
-            self._describe(command, hashes, self.training.step)
+            self._describe(command, hashes, bias, self.training.step)
             say, step = self.display.say, self.training.step
             self.trackers = Trackers(self.config, self.folder, step, say)
             # Steps after the checkpoint are done again, so their metrics are removed.
@@ -158,7 +175,19 @@ class Recorder:
                 "Choose another folder with --out, or remove that one"
             )
 
-    def _describe(self, command: Sequence[str], hashes: dict[str, str], step: int) -> None:
+    def _refuse_other_bias(self, bias: VisibleBias) -> None:
+        before = self.folder.bias().get("digest")
+        if before and before != bias.facts.get("digest"):
+            raise ValueError(
+                f"{self.folder.path} holds a run that was begun with other bias labels: "
+                f"{bias.facts.get('source')} gives others now, because its scores, its table or "
+                "the way it is measured has changed. Choose another folder with --out, or remove "
+                "that one"
+            )
+
+    def _describe(
+        self, command: Sequence[str], hashes: dict[str, str], bias: VisibleBias, step: int
+    ) -> None:
         info, data = self.data.info, self.data
         threads, processes = torch.get_num_threads(), distributed.world_size()
         self.folder.write_config(dump(self.config))
@@ -182,8 +211,11 @@ class Recorder:
                 },
                 "notes": info.notes,
                 "preprocessing": preprocessing_of(data).as_dict(),
+                **({"bias": bias.facts} if bias.facts else {}),
             }
         )
+        if bias.inferred is not None and bias.inferred.labels:
+            self.folder.save_arrays(BIAS, **bias.inferred.labels)
 
     def _compare_ranks(self) -> None:
         """Stop all processes if weights, statistics or optimizers of one are others."""
@@ -331,6 +363,7 @@ class Recorder:
             "warnings": [
                 *self._data_warnings(),
                 *self.folder.network().get("warnings", []),
+                *self._bias_warnings(),
                 *self.warnings,
                 *judged.warnings,
             ],
@@ -358,6 +391,11 @@ class Recorder:
             return judged.outputs
         save_weights(self.folder.head, head.state_dict(), {"classifier": classifier})
         return replace(judged.outputs, logits=head(judged.outputs.features))
+
+    def _bias_warnings(self) -> list[str]:
+        """What limits the use of inferred bias labels, and of groups that were made of them."""
+        said = self.folder.bias()
+        return [text for text in (*said.get("warnings", ()), said.get("groups", "")) if text]
 
     def _stage(self, what: str, done: int, of: int) -> None:
         """Show how far a long evaluation is, and stop it if asked to; the training is saved."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from fairmargin.bias.providers import in_a_path
 from fairmargin.config import Config, ConfigError, dataset_name, load_resolved
 from fairmargin.data import OWN
 from fairmargin.evaluate import NAMES
@@ -135,7 +136,7 @@ def default_out(config: Config) -> Path:
     a few letters are added, which depend on the path.
     """
     name, bias = dataset_name(config), config.data.bias
-    ending = "" if bias == "labels" else f"-bias-{bias}"
+    ending = "" if bias == "labels" else f"-bias-{in_a_path(bias)}"
     usual = Path("runs") / f"{name}{ending}"
     root = config.data.root
     if config.data.name not in OWN or root is None or not _holds_other_data(usual, config):
