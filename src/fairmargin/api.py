@@ -17,6 +17,7 @@ from fairmargin.export.card import model_card
 from fairmargin.export.model import Model, load
 from fairmargin.report import write_report
 from fairmargin.run import run as run_config
+from fairmargin.runs.found_bias import with_found_bias
 from fairmargin.runs.given import OwnParts
 from fairmargin.runs.own import GivenDatasets
 from fairmargin.runs.record import RunRecord
@@ -155,15 +156,20 @@ def train(
             )
         chosen = config
     else:
-        chosen = configuration.load(
-            None if config is None else Path(config),
-            dataset=None if dataset is None else str(dataset),
-            network=own.network or network,
-            method=method,
-            bias=bias,
-            seed=seed,
-            overrides=overrides,
-        )
+        file = None if config is None else Path(config)
+
+        def loaded(bias: str | None) -> Config:
+            return configuration.load(
+                file,
+                dataset=None if dataset is None else str(dataset),
+                network=own.network or network,
+                method=method,
+                bias=bias,
+                seed=seed,
+                overrides=overrides,
+            )
+
+        chosen = with_found_bias(loaded(bias), loaded)
     chosen = named_again(allowed(chosen, given=own.given), trust_code=trust_code)
     own.say_what_is_lost(console)
     for note in chosen.notes:

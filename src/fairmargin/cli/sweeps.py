@@ -58,20 +58,25 @@ class RunOptions:
             say: gets a line about what was chosen for people's own images.
         """
         from fairmargin import config as configuration
+        from fairmargin.runs.found_bias import with_found_bias
 
-        chosen = configuration.load(
-            self.file,
-            dataset=self.dataset,
-            network=self.network,
-            bias=self.bias,
-            overrides=self.changes or (),
-        )
+        def loaded(bias: str | None) -> "Config":
+            return configuration.load(
+                self.file,
+                dataset=self.dataset,
+                network=self.network,
+                bias=bias,
+                overrides=self.changes or (),
+            )
+
+        chosen = with_found_bias(loaded(self.bias), loaded)
         for note in chosen.notes:
             say(note)
-        names = USUAL_METHODS
+        names, bias = USUAL_METHODS, self.bias
         if chosen.data.name == "folder":
             names = ",".join(dict.fromkeys(["ce", chosen.method.name]))
-        return replace(self, methods=names)
+            bias = chosen.data.bias
+        return replace(self, methods=names, bias=bias)
 
     def configs(self, seeds: Sequence[int | None] = (None,)) -> list["Config"]:
         """Load a configuration for each method and seed.

@@ -51,6 +51,7 @@ def train(
     from fairmargin import config as configuration
     from fairmargin.config.code import is_import_path, named_again
     from fairmargin.run import run
+    from fairmargin.runs.found_bias import with_found_bias
     from fairmargin.runtime import distributed
     from fairmargin.sweep.compare import default_out, folder_of
 
@@ -65,16 +66,20 @@ def train(
             config, folder = _resumed(resume, changes or [], out)
             config = named_again(config, network=network, dataset=dataset, trust_code=trust_code)
         else:
-            config = configuration.load(
-                file,
-                dataset=dataset,
-                network=network,
-                method=method,
-                bias=bias,
-                seed=seed,
-                overrides=changes or (),
-            )
-            config = named_again(config, trust_code=trust_code)
+
+            def loaded(bias: str | None) -> "Config":
+                config = configuration.load(
+                    file,
+                    dataset=dataset,
+                    network=network,
+                    method=method,
+                    bias=bias,
+                    seed=seed,
+                    overrides=changes or (),
+                )
+                return named_again(config, trust_code=trust_code)
+
+            config = with_found_bias(loaded(bias), loaded)
             folder = out or folder_of(config, default_out(config))
             if distributed.is_first():
                 for note in config.notes:

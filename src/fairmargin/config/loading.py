@@ -89,7 +89,9 @@ def load(
     config = Config(**merged)
     _check_tables(config, stated, parsed)
     if own is not None:
-        config._notes = Notes(_chosen_here(own, config, users))
+        by_user = any("name" in layer.get("method", {}) for layer in users)
+        lines = _chosen_here(own, config, users, by_user)
+        config._notes = Notes(lines, own.unknown and not by_user)
     theirs = users if file is None or not _of_a_run(Path(file)) else users[2:]
     return allowed(config, trusted=_names(theirs))
 
@@ -111,10 +113,11 @@ def _own_preset(own: OwnDefaults) -> Layer:
     return _merge(merged, own.layer)
 
 
-def _chosen_here(own: OwnDefaults, config: Config, users: Sequence[Layer]) -> tuple[str, ...]:
+def _chosen_here(
+    own: OwnDefaults, config: Config, users: Sequence[Layer], by_user: bool
+) -> tuple[str, ...]:
     """Return sentences about what was chosen and not given by the user."""
     given = {key for layer in users for key in layer if layer.get(key)}
-    by_user = any("name" in layer.get("method", {}) for layer in users)
     found = [] if by_user else [own.notes["method"]]
     if "size" in own.notes and "network" not in given:
         size = config.data.options.get("image_size", 64)

@@ -24,7 +24,7 @@ LEAST_EPOCHS, MOST_EPOCHS = 8, 60
 # What is trained with bias labels, with bias features, and without knowledge of the bias.
 WITH_LABELS = "biascon+ce"
 WITH_SCORES = "eps-supinfonce+fairkl"
-WITHOUT = "eps-supinfonce"
+WITHOUT = "ce"
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,26 @@ class OwnDefaults:
         presets: names of the files that apply, the later ones first to count.
         layer: what does not stand in files: image size, epochs, and the method.
         notes: what was chosen and why, in sentences for the terminal; {"method": …, "size": …}.
+        unknown: nothing is known of the bias, and nobody said that it is to stay so.
     """
 
     presets: tuple[str, ...]
     layer: dict[str, Any]
     notes: dict[str, str]
+    unknown: bool = False
 
 
 @dataclass(frozen=True)
 class Notes:
-    """Sentences beside a configuration, which do not make it another one."""
+    """What stands beside a configuration and does not make it another one.
+
+    Args:
+        lines: sentences about what was chosen.
+        unknown_bias: the method was chosen for the user, without knowledge of the bias.
+    """
 
     lines: tuple[str, ...] = field(default=(), compare=False)
+    unknown_bias: bool = field(default=False, compare=False)
 
 
 def own_defaults(data: Mapping[str, Any]) -> OwnDefaults:
@@ -77,7 +85,8 @@ def own_defaults(data: Mapping[str, Any]) -> OwnDefaults:
     presets = ["folder", f"folder-{kind}"]
     if gives_labels(facts, bias):
         presets.append("folder-labels")
-    return OwnDefaults(tuple(presets), layer, notes)
+    unknown = bias == "labels" and facts is not None and not facts.biases
+    return OwnDefaults(tuple(presets), layer, notes, unknown)
 
 
 def kind_of(side: int | None) -> str:
@@ -111,8 +120,6 @@ def gives_labels(facts: OwnFacts | None, bias: str) -> bool:
 def choose_method(facts: OwnFacts | None, bias: str) -> tuple[str, str]:
     """Return a method, and why, by what is known of the bias.
 
-    A bias that is found in the images themselves would be asked for here, where nothing is known.
-
     Args:
         facts: of the table; None if it could not be read.
         bias: `data.bias`.
@@ -122,10 +129,7 @@ def choose_method(facts: OwnFacts | None, bias: str) -> tuple[str, str]:
     if bias == "labels" and not has_labels(facts):
         if facts is not None and facts.biases == 1:
             return WITHOUT, "the bias column has one value only, so nothing can be balanced"
-        return WITHOUT, (
-            "the table has no bias column. To find a shortcut: fairmargin audit; to train "
-            "against it: fairmargin scores, then --bias clusters"
-        )
+        return WITHOUT, "the table has no bias column, and no shortcut is known"
     if bias == "none":
         return WITHOUT, "--bias none hides what is known of the bias"
     if bias == "labels":

@@ -393,6 +393,21 @@ class Config(Section):
         """What was chosen for people's own images and why, in sentences."""
         return self._notes.lines
 
+    @property
+    def unknown_bias(self) -> bool:
+        """True if the method was chosen for people's own images without knowing their bias."""
+        return self._notes.unknown_bias
+
+    def with_notes(self, *lines: str) -> "Config":
+        """Return the same configuration with other sentences, and nothing left to be found out.
+
+        Args:
+            lines: about what was chosen.
+        """
+        same = self.model_copy()
+        same._notes = Notes(lines)
+        return same
+
     @model_validator(mode="after")
     def _choose_without_hidden_labels(self) -> "Config":
         """Do not choose by bias labels where methods may not see them."""
