@@ -88,8 +88,8 @@ def audit_data(
         answers.append(significance.ask_together(numbers, labels, fit, score, seed))
         marks = small_marks(data.train, index, fit, seed, progress)
         pattern = fixed_pattern(data.train, index, labels, fit, len(names), progress)
-        for fine in (marks, pattern):
-            answers.append(significance.ask_forest(fine, labels, fit, score, seed))
+        answers.append(significance.ask_forest(marks, labels, fit, score, seed))
+        answers.append(significance.ask_forest(pattern, labels, fit, score, seed))
     progress("asking attributes", len(attributes) + 1, len(attributes) + 1)
     scored = Scored(data.train, index[score], labels[score], names)
     scores = significance.judge(
@@ -245,7 +245,7 @@ def _verdicts(
         enough = _is_strong(score, strong, ODDS_LEARNED if learned else ODDS)
         if verdict == CORRELATE and enough and not one.attribute.sees_shape:
             tied = bonds.of(one.attribute)
-            if tied is None or tied < bond.BOUND:
+            if not bonds.may_hold(tied):
                 verdict = SHORTCUT
         judged.append((verdict, tied))
         progress("comparing with the object", k + 1, len(answers))

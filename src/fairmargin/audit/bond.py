@@ -11,6 +11,7 @@ The object is described by what planted attributes do not reach: the middle of t
 in grey, with its own brightness and contrast taken away.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -23,8 +24,8 @@ from fairmargin.audit.attributes import Attribute
 from fairmargin.data.split import Split
 from fairmargin.runtime.threads import one_thread
 
-# Bond from which on an attribute belongs to the object.
-BOUND = 0.15
+# An attribute belongs to the object if its bond, with its standard error, may reach this.
+BOUND = 0.18
 # Pixels along the side of the coarse picture.
 SIDE = 10
 # Cells along the side in which edges are counted.
@@ -144,6 +145,18 @@ class Bonds:
         foretold = self._foretold(objects, support, labels)
         both = np.sqrt((support**2).sum() * (foretold**2).sum())
         return float((support * foretold).sum() / both) if both > 0 else 0.0
+
+    def may_hold(self, bond: float | None) -> bool:
+        """Return True if the attribute may belong to the object, as far as these samples tell.
+
+        The fewer samples, the less is called a shortcut: a correlation of n has an error of 1/√n.
+
+        Args:
+            bond: of the attribute; None is never bound.
+        """
+        if bond is None:
+            return False
+        return bond + 1 / math.sqrt(len(self._score)) >= BOUND
 
     def _support(self, attribute: Attribute) -> np.ndarray:
         """How far the attribute alone speaks for the label of each scored sample, [n]."""

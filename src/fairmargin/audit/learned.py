@@ -67,7 +67,8 @@ def fixed_pattern(
 ) -> Attribute:
     """Return how well the faint fine structure of a picture fits the mean of each class.
 
-    Cameras leave such patterns: each has its own, at the same place in every picture. The means are those of the fitting half; a picture of that half is taken out of its own mean.
+    Cameras leave such patterns: each has its own, at the same place in every picture. The means
+    are those of the fitting half; a picture of that half is taken out of its own mean.
 
     Args:
         split: of the pictures.
