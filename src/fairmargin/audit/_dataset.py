@@ -241,8 +241,7 @@ def _verdicts(
     for k, (one, score) in enumerate(zip(answers, scores, strict=True)):
         verdict: Verdict = CORRELATE if score.p_corrected < alpha else NOTHING
         tied = None
-        learned = one.attribute.family in LEARNED
-        enough = _is_strong(score, strong, ODDS_LEARNED if learned else ODDS)
+        enough = _is_strong(score, strong, _odds_for(one.attribute))
         if verdict == CORRELATE and enough and not one.attribute.sees_shape:
             tied = bonds.of(one.attribute)
             if not bonds.may_hold(tied):
@@ -250,6 +249,13 @@ def _verdicts(
         judged.append((verdict, tied))
         progress("comparing with the object", k + 1, len(answers))
     return judged
+
+
+def _odds_for(attribute: Attribute) -> float:
+    """Return the odds that a shortcut needs; honest objects say nothing in columns of a table."""
+    if attribute.family in bond.NOT_SEEN:
+        return 0
+    return ODDS_LEARNED if attribute.family in LEARNED else ODDS
 
 
 def _is_strong(score: Score, strong: float, odds: float) -> bool:
