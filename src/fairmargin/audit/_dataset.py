@@ -1,8 +1,9 @@
 """Audit a dataset: which simple attributes of its training set tell the label suspiciously well?
 
 An attribute is a *shortcut* if it tells the label better than chance beyond doubt (corrected p
-below `alpha`) and well enough to be learned instead of it (it closes the share `strong` of the gap
-between chance and perfect). If it is surer than chance but weaker, it is a *correlate*: ones are
+below `alpha`), well enough to be learned instead of it (it closes the share `strong` of the gap
+between chance and perfect, and is sure enough between two classes), and is not bound to the object
+(audit/bond.py). If it is surer than chance but weaker or bound, it is a *correlate*: ones are
 written with less ink than eights, and that is no fault of the data.
 """
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from sklearn.cluster import MiniBatchKMeans
 
-from fairmargin.audit import dataset_page, significance
+from fairmargin.audit import bond, dataset_page, significance
 from fairmargin.audit.attributes import (
     Attribute,
     file_attributes,
@@ -23,6 +24,7 @@ from fairmargin.audit.attributes import (
 )
 from fairmargin.audit.finding import CORRELATE, NOTHING, SHORTCUT, Finding, Scored, Verdict
 from fairmargin.audit.images import check_parts, with_images
+from fairmargin.audit.learned import fixed_pattern, small_marks
 from fairmargin.audit.section import Found, Progress, silent
 from fairmargin.audit.sight import remember
 from fairmargin.audit.significance import Answers, Score
@@ -30,14 +32,19 @@ from fairmargin.batch import DataInfo
 from fairmargin.data.split import Data, Split
 
 # Families that stand below single attributes of the same verdict.
-LEARNED = ("blind model", "clusters")
+LEARNED = ("blind model", "learned", "clusters")
 # Least number of clusters, if there are 50 samples for each.
 CLUSTERS = 32
-# An attribute is the known bias if it tells this share of contradicting samples as the bias says.
-FOLLOWS = 0.5
+# An attribute is the known bias if, of the samples that contradict it, it tells this share of the
+# way from chance to all as the bias says. Of ten degrees of blur, neighbors are easily confused.
+FOLLOWS = 0.25
 # A bias goes with the label if it is this many times as frequent in its class as overall.
 TIED = 1.5
-# Most classes for the blind model, whose trees grow with them.
+# Odds of the right class against any other that a shortcut needs, at a strength of 0.5.
+ODDS = 8
+# The same for what puts many numbers together, and so tells more of honest pictures too.
+ODDS_LEARNED = 16
+# Most classes for the blind model and the learned attributes, whose trees grow with them.
 MOST_CLASSES = 100
 # Least samples of an audit.
 LEAST = 40
@@ -85,12 +92,18 @@ def audit_data(
     numbers = [a for a in attributes if a.family not in (*LEARNED, "metadata")]
     if len(names) <= MOST_CLASSES:
         answers.append(significance.ask_together(numbers, labels, fit, score, seed))
+        marks = small_marks(data.train, index, fit, seed, progress)
+        pattern = fixed_pattern(data.train, index, labels, fit, len(names), progress)
+        answers.append(significance.ask_forest(marks, labels, fit, score, seed))
+        answers.append(significance.ask_forest(pattern, labels, fit, score, seed))
     progress("asking attributes", len(attributes) + 1, len(attributes) + 1)
     scored = Scored(data.train, index[score], labels[score], names)
     scores = significance.judge(
         answers, scored.labels, len(names), permutations=permutations, seed=seed, progress=progress
     )
-    findings = _ranked(answers, scores, alpha, strong, scored, _bias_of_classes(data))
+    bonds = bond.Bonds(data.train, index, labels, fit, score, seed)
+    judged = _verdicts(answers, scores, alpha, strong, bonds, progress)
+    findings = _ranked(answers, scores, judged, scored, _bias_of_classes(data))
     settings = {
         "samples": len(index),
         "most": samples,
@@ -226,29 +239,69 @@ def clusters(thumbnails: np.ndarray, classes: int, seed: int) -> Attribute:
     )
 
 
-def _ranked(
+def _verdicts(
     answers: Sequence[Answers],
     scores: Sequence[Score],
     alpha: float,
     strong: float,
+    bonds: bond.Bonds,
+    progress: Progress,
+) -> list[tuple[Verdict, float | None]]:
+    """Return verdict and bond of each attribute; bonds of strong ones alone are measured."""
+    judged: list[tuple[Verdict, float | None]] = []
+    for k, (one, score) in enumerate(zip(answers, scores, strict=True)):
+        verdict: Verdict = CORRELATE if score.p_corrected < alpha else NOTHING
+        tied = None
+        enough = _is_strong(score, strong, _odds_for(one.attribute))
+        if verdict == CORRELATE and enough and not one.attribute.sees_shape:
+            tied = bonds.of(one.attribute)
+            if not bonds.may_hold(tied):
+                verdict = SHORTCUT
+        judged.append((verdict, tied))
+        progress("comparing with the object", k + 1, len(answers))
+    return judged
+
+
+def _odds_for(attribute: Attribute) -> float:
+    """Return the odds that a shortcut needs; honest objects say nothing in columns of a table."""
+    if attribute.family in bond.NOT_SEEN:
+        return 0
+    return ODDS_LEARNED if attribute.family in LEARNED else ODDS
+
+
+def _is_strong(score: Score, strong: float, odds: float) -> bool:
+    """Return True if the attribute tells enough of the label to be learned instead of it.
+
+    With few classes half of the gap is soon closed: of two classes, an attribute that is right
+    three times in four does. So the right class must also win against any other by some odds,
+    which grow and shrink with `strong`. Eight to one is no more than that from seven classes on.
+    """
+    others = len(score.recall) - 1
+    odds *= strong / max(1 - strong, 1e-9)
+    sure = score.accuracy * others >= odds * (1 - score.accuracy)
+    return score.strength >= strong and sure
+
+
+def _ranked(
+    answers: Sequence[Answers],
+    scores: Sequence[Score],
+    judged: Sequence[tuple[Verdict, float | None]],
     scored: Scored,
     bias_of_class: np.ndarray | None,
 ) -> list[Finding]:
     """Return a finding for each attribute: by verdict, single ones before learned, strong first."""
     order = (SHORTCUT, CORRELATE, NOTHING)
-    verdicts: list[Verdict] = []
     groups = []
-    for one, score in zip(answers, scores, strict=True):
-        verdict = _verdict_on(one.attribute, score, alpha, strong)
-        verdicts.append(verdict)
+    for one, (verdict, _) in zip(answers, judged, strict=True):
         groups.append(2 * order.index(verdict) + (one.attribute.family in LEARNED))
     findings: list[Finding] = []
     for k in significance.rank(scores, groups):
+        verdict, tied = judged[k]
         echo = None
-        if verdicts[k] == SHORTCUT:
+        if verdict == SHORTCUT:
             echo = _echo_of(answers[k], findings, scored)
         follows = _follows(answers[k], scored, bias_of_class)
-        findings.append(Finding(answers[k], scores[k], verdicts[k], echo, follows))
+        findings.append(Finding(answers[k], scores[k], verdict, echo, follows, tied))
     return findings
 
 
@@ -259,12 +312,6 @@ def _echo_of(answers: Answers, findings: Sequence[Finding], scored: Scored) -> s
         if leads and significance.echoes(answers, finding.answers, scored.labels):
             return finding.attribute.name
     return None
-
-
-def _verdict_on(attribute: Attribute, score: Score, alpha: float, strong: float) -> Verdict:
-    if score.p_corrected >= alpha:
-        return NOTHING
-    return SHORTCUT if score.strength >= strong and not attribute.sees_shape else CORRELATE
 
 
 def _bias_of_classes(data: Data) -> np.ndarray | None:
@@ -306,7 +353,9 @@ def _planted(findings: Sequence[Finding], info: DataInfo) -> dict[str, Any] | No
         return None
     planted = {"shortcut": text, "found": False, "by": None, "rank": None, "p_corrected": None}
     for rank, finding in enumerate(findings, 1):
-        if finding.verdict == SHORTCUT and (finding.follows or 0) >= FOLLOWS:
+        chance = 1 / len(finding.score.recall)
+        least = chance + FOLLOWS * (1 - chance)
+        if finding.verdict == SHORTCUT and (finding.follows or 0) >= least:
             p = finding.score.p_corrected
             found = {"found": True, "by": finding.attribute.name, "rank": rank, "p_corrected": p}
             return planted | found
@@ -356,6 +405,7 @@ def _as_json(rank: int, finding: Finding, scored: Scored) -> dict[str, Any]:
         "p_corrected": score.p_corrected,
         "echo_of": finding.echo_of,
         "follows_known_bias": finding.follows,
+        "bond": finding.bond,
         "contradicting": int((finding.answers.predicted != scored.labels).sum()),
         "recall": {name: float(r) for name, r in zip(scored.names, score.recall, strict=True)},
     }

@@ -43,6 +43,8 @@ NUMBERS_FROM = 20
 MOST_LEVELS = 0.2
 # What an empty cell of a metadata column is called.
 EMPTY = "(empty)"
+# What EXIF says of a file, and the number of its tag.
+EXIF = {"camera": 0x0110, "maker": 0x010F, "software": 0x0131, "orientation": 0x0112}
 
 Kind = Literal["colour", "number", "several", "category"]
 
@@ -266,7 +268,7 @@ def _thumbnail(p: Pictures) -> Tensor:
 
 
 def file_attributes(split: Split, index: Tensor, progress: Progress = silent) -> list[Attribute]:
-    """Measure size, shape, type and bytes of the files; empty if the pictures are not files.
+    """Measure size, shape, type, bytes and EXIF of files; empty if the pictures are not files.
 
     Args:
         split: of the pictures.
@@ -277,11 +279,15 @@ def file_attributes(split: Split, index: Tensor, progress: Progress = silent) ->
         return []
     facts = np.empty((len(index), 3), np.float32)
     kinds = []
+    written: dict[str, list[str]] = {name: [] for name in EXIF}
     for row, i in enumerate(index.tolist()):
         path = split.paths[i]
         # This reads the header only.
         with Image.open(open_bytes(path), formats=FORMATS) as image:
             facts[row] = *image.size, math.log10(size_of(path))
+            tags = image.getexif()
+        for name, tag in EXIF.items():
+            written[name].append(str(tags.get(tag, "")).strip("\0 ") or EMPTY)
         kinds.append(path.suffix.lower())
         if row % 256 == 255 or row + 1 == len(index):
             progress("looking at files", row + 1, len(index))
@@ -291,7 +297,13 @@ def file_attributes(split: Split, index: Tensor, progress: Progress = silent) ->
         Attribute("aspect ratio", "file", "number", width / height),
         Attribute("file size", "file", "number", facts[:, 2:]),
         _category("file type", "file", kinds),
+        *(_category(name, "file", texts) for name, texts in written.items() if _says(texts)),
     ]
+
+
+def _says(texts: Sequence[str]) -> bool:
+    """Return True if a text about files differs between some and does not name each."""
+    return 2 <= len(set(texts)) <= max(MOST_LEVELS * len(texts), 2)
 
 
 def metadata_attributes(columns: Mapping[str, Sequence[str]]) -> tuple[list[Attribute], list[str]]:

@@ -110,6 +110,8 @@ def _remark(finding: Finding, scored: Scored, rank_of: Mapping[str, int]) -> str
         return "nothing contradicts it: is it the label under another name?"
     if finding.verdict == CORRELATE and finding.attribute.sees_shape:
         return "may see the object itself"
+    if finding.verdict == CORRELATE and finding.bond is not None:
+        return f"belongs to the object: bond {finding.bond:.2f}"
     if finding.verdict == CORRELATE:
         return f"tells {scored.names[int(score.recall.argmax())]} best"
     return ""

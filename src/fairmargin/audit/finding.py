@@ -25,6 +25,7 @@ class Finding:
         verdict: what to think of it.
         echo_of: name of a stronger shortcut that tells everything this one does.
         follows: of the samples that contradict the known bias, the share told as the bias says.
+        bond: how far the attribute is bound to the object; None if that was not measured.
     """
 
     answers: Answers
@@ -32,6 +33,7 @@ class Finding:
     verdict: Verdict
     echo_of: str | None = None
     follows: float | None = None
+    bond: float | None = None
 
     @property
     def attribute(self) -> Attribute:

@@ -138,6 +138,23 @@ def ask_together(
         seed: of the forest.
     """
     values = np.concatenate([a.values for a in attributes if a.kind != "category"], 1)
+    together = Attribute("blind model", "blind model", "several", values)
+    return ask_forest(together, labels, fit, score, seed)
+
+
+def ask_forest(
+    attribute: Attribute, labels: np.ndarray, fit: np.ndarray, score: np.ndarray, seed: int
+) -> Answers:
+    """Fit a forest to an attribute of many numbers, and return what it says.
+
+    Args:
+        attribute: of all samples, not a category.
+        labels: [N] of all samples.
+        fit: positions of the fitting half.
+        score: positions of the scoring half.
+        seed: of the forest.
+    """
+    values = attribute.values
     forest = ExtraTreesClassifier(
         TREES,
         max_leaf_nodes=MOST_LEAVES,
@@ -147,8 +164,7 @@ def ask_together(
     )
     forest.fit(values[fit], labels[fit])
     told = forest.predict_proba(values[score])
-    together = Attribute("blind model", "blind model", "several", values)
-    return Answers(together, values[score], told.argmax(1), told.max(1))
+    return Answers(attribute, values[score], told.argmax(1), told.max(1))
 
 
 def judge(

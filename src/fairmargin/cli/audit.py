@@ -41,7 +41,11 @@ def audit(
     ],
     inject: Annotated[
         str | None,
-        typer.Option(help="Plant a shortcut first, as a control: KIND:RHO, such as colour:0.95."),
+        typer.Option(
+            help="Plant a shortcut first, as a control: KIND:RHO, such as colour:0.95. KIND is "
+            "colour, patch, brightness, corner, frame, tint, caption, watermark, sensor, blur, "
+            "resolution or jpeg."
+        ),
     ] = None,
     cure: Annotated[
         bool,

@@ -5,6 +5,7 @@ others any other value; in the tests every value is as likely as any other. The 
 becomes the bias label.
 """
 
+import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from fairmargin.checks import check_choice
 from fairmargin.data.bias import assign_by_count, count_cells
@@ -96,6 +99,190 @@ def brightness(images: Tensor, value: Tensor, values: int) -> Tensor:
     return _to_bytes(0.5 * images.float() / 255 + level[:, None, None, None])
 
 
+def corner(images: Tensor, value: Tensor, values: int) -> Tensor:
+    """Paint a square of the value's colour, an eighth of the shorter side, at the top left.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
+    side = max(2, min(images.shape[2:]) // 8)
+    painted = images.clone()
+    painted[:, :, :side, :side] = _palette(values)[value][:, :, None, None]
+    return painted
+
+
+def frame(images: Tensor, value: Tensor, values: int) -> Tensor:
+    """Draw a line of the value's colour around the image, a 28th of the shorter side wide.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
+    edge = _ring(images, max(1, min(images.shape[2:]) // 28))
+    return torch.where(edge, _palette(values)[value][:, :, None, None], images)
+
+
+def tint(images: Tensor, value: Tensor, values: int) -> Tensor:
+    """Mix a quarter of the value's colour into the border, a 14th of the shorter side wide.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
+    edge = _ring(images, max(1, min(images.shape[2:]) // 14))
+    colour = _palette(values)[value][:, :, None, None].float()
+    mixed = (0.75 * images.float() + 0.25 * colour).round().to(torch.uint8)
+    return torch.where(edge, mixed, images)
+
+
+def caption(images: Tensor, value: Tensor, values: int) -> Tensor:
+    """Write a line of dark signs on a light strip at the bottom, an eighth of the height.
+
+    The signs tell the value.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
+    height, width = images.shape[2:]
+    tall = max(3, height // 8)
+    signs = torch.rand(values, tall - 2, width, generator=_generator(1)) < 0.5
+    strip = torch.full((values, tall, width), 230, dtype=torch.uint8)
+    strip[:, 1:-1] = torch.where(signs, 30, 230).to(torch.uint8)
+    painted = images.clone()
+    painted[:, :, height - tall :] = strip[value][:, None]
+    return painted
+
+
+def watermark(images: Tensor, value: Tensor, values: int) -> Tensor:
+    """Blend a small sign, a fifth of the shorter side, into the image at any place.
+
+    The sign tells the value. The place comes from the image's own pixels, so it is the same
+    whenever the image is painted.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
+    height, width = images.shape[2:]
+    side = max(4, min(height, width) // 5)
+    signs = torch.rand(values, 4, 4, generator=_generator(2)) < 0.5
+    signs = signs.repeat_interleave(-(-side // 4), 1).repeat_interleave(-(-side // 4), 2)
+    ink = torch.where(signs[:, :side, :side], 255.0, 0.0)
+    painted = images.clone()
+    places = images.flatten(1).long().sum(1) * 2654435761 % 2**31
+    for i, (place, v) in enumerate(zip(places.tolist(), value.tolist(), strict=True)):
+        top = place % (height - side + 1)
+        left = place // 7919 % (width - side + 1)
+        window = painted[i, :, top : top + side, left : left + side]
+        window.copy_((0.4 * window.float() + 0.6 * ink[v]).round().to(torch.uint8))
+    return painted
+
+
+def sensor(images: Tensor, value: Tensor, values: int) -> Tensor:
+    """Add the faint fixed noise of the value's camera: up to 6 of 255 levels at each pixel.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
+    patterns = torch.randn(values, 1, *images.shape[2:], generator=_generator(3))
+    noise = (3 * patterns.clamp(-2, 2)).round()
+    # Dark and light ends are moved inwards, or the noise would be cut off there.
+    inside = 6 + images.float() * (243 / 255)
+    return (inside + noise[value]).round().clamp(0, 255).to(torch.uint8)
+
+
+def blur(images: Tensor, value: Tensor, values: int) -> Tensor:
+    """Blur the image: value 0 not at all, the last with a deviation of a 16th of the side.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
+    most = min(images.shape[2:]) / 16
+    painted = images.clone()
+    for v in range(1, values):
+        rows = (value == v).nonzero()[:, 0]
+        if len(rows):
+            painted[rows] = _blurred(images[rows], most * v / (values - 1))
+    return painted
+
+
+def _blurred(images: Tensor, deviation: float) -> Tensor:
+    reach = max(1, min(math.ceil(3 * deviation), min(images.shape[2:]) - 1))
+    at = torch.arange(-reach, reach + 1).float()
+    weight = (-(at**2) / (2 * deviation**2)).exp()
+    weight /= weight.sum()
+    x = F.pad(images.float(), (reach,) * 4, mode="reflect").flatten(0, 1)[:, None]
+    x = F.conv2d(F.conv2d(x, weight.view(1, 1, 1, -1)), weight.view(1, 1, -1, 1))
+    return x.view(images.shape).round().clamp(0, 255).to(torch.uint8)
+
+
+def resolution(images: Tensor, value: Tensor, values: int) -> Tensor:
+    """Scale the image down and up again: value 0 not at all, the last to a third of its side.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
+    height, width = images.shape[2:]
+    painted = images.clone()
+    for v in range(1, values):
+        rows = (value == v).nonzero()[:, 0]
+        if not len(rows):
+            continue
+        share = 1 - 2 / 3 * v / (values - 1)
+        small = (max(1, round(height * share)), max(1, round(width * share)))
+        x = F.interpolate(images[rows].float(), small, mode="area")
+        x = F.interpolate(x, (height, width), mode="bilinear", align_corners=False)
+        painted[rows] = x.round().clamp(0, 255).to(torch.uint8)
+    return painted
+
+
+def jpeg(images: Tensor, value: Tensor, values: int) -> Tensor:
+    """Store the image as JPEG: value 0 at quality 95, the last at quality 10, even steps between.
+
+    Args:
+        images: uint8 [n, 3, H, W].
+        value: of each image, [n].
+        values: how many values there are.
+    """
+    painted = torch.empty_like(images)
+    for i, (image, v) in enumerate(zip(images, value.tolist(), strict=True)):
+        quality = round(95 - 85 * v / max(values - 1, 1))
+        stored = io.BytesIO()
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(stored, "JPEG", quality=quality)
+        with Image.open(stored) as read:
+            painted[i] = torch.from_numpy(np.array(read)).permute(2, 0, 1)
+    return painted
+
+
+def _palette(values: int) -> Tensor:
+    """Colours of the values, uint8 [values, 3]."""
+    return torch.from_numpy(PALETTES["paper"][:values].astype(np.uint8))
+
+
+def _ring(images: Tensor, wide: int) -> Tensor:
+    """True on the border of an image, [H, W]."""
+    edge = torch.ones(images.shape[2:], dtype=torch.bool)
+    edge[wide:-wide, wide:-wide] = False
+    return edge
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def _to_bytes(x: Tensor) -> Tensor:
     return (255 * x).round().clamp(0, 255).to(torch.uint8)
 
@@ -120,6 +307,15 @@ INJECTIONS: dict[str, Injection] = {
     "colour": Injection(coloured_light, _colours),
     "patch": Injection(patch, partial(_numbered, "place")),
     "brightness": Injection(brightness, partial(_numbered, "level")),
+    "corner": Injection(corner, _colours),
+    "frame": Injection(frame, _colours),
+    "tint": Injection(tint, _colours),
+    "caption": Injection(caption, partial(_numbered, "caption")),
+    "watermark": Injection(watermark, partial(_numbered, "sign")),
+    "sensor": Injection(sensor, partial(_numbered, "camera")),
+    "blur": Injection(blur, partial(_numbered, "blur")),
+    "resolution": Injection(resolution, partial(_numbered, "resolution")),
+    "jpeg": Injection(jpeg, partial(_numbered, "quality")),
 }
 
 
