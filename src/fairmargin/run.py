@@ -33,7 +33,6 @@ def run(
     memory.keep_memory()
     device = build.device(config.train.device)
     with distributed.processes(device), build.folder(config, path) as folder:
-        build.compare_ranks(config)
         if distributed.from_first_rank(folder.finished):
             build.check_source(config, folder)
             return RunRecord.read(path)
@@ -44,14 +43,12 @@ def run(
         method = build.method(config, data, bias=bias, network=network)
         parent = distributed.from_first_rank(folder.parent())
         training = build.training(config, method, data, device, bias=bias, parent=parent)
-        data = bias.grouped(data)
         with (
             stop_requests() as stop,
             Display(config, training, console) as display,
-            Recorder(folder, config, data, training, display, stop) as recorder,
+            Recorder(folder, config, bias.grouped(data), training, display, stop) as recorder,
         ):
             recorder.begin(command, bias)
-            recorder.estimate()
             epochs, steps = config.train.epochs, config.train.steps
             on_step, on_epoch = recorder.after_step, recorder.after_epoch
             fit(training, epochs, steps=steps, after_step=on_step, after_epoch=on_epoch)

@@ -126,6 +126,7 @@ def write_grouped_run(folder, sizes, wrong):
     )
     names = {"class_names": info.class_names, "bias_names": info.bias_names}
     names["counts"] = info.counts.tolist()
+    (folder / "test.npz").unlink()
     data = json.loads((folder / "data.json").read_text("utf-8"))
     (folder / "data.json").write_text(json.dumps(data | names), "utf-8")
     return folder

@@ -43,7 +43,8 @@ def test_paths_images_and_arrays_of_one_picture_are_the_same(run, pictures):
     ]
     found = model.predict(given, batch_size=2)
     assert len(found) == 5
-    assert all(torch.equal(row, found.probabilities[0]) for row in found.probabilities)
+    # A row's last bit may depend on how many rows are multiplied at once.
+    assert torch.allclose(found.probabilities, found.probabilities[:1].expand(5, -1), atol=1e-6)
     assert model.embed(given).shape == (5, model.method.encoder.dim)
 
 

@@ -262,9 +262,9 @@ def test_environment_variables_choose_the_project(seen, tmp_path, monkeypatch):
 def test_other_ranks_log_nothing(seen, tmp_path, monkeypatch):
     begin = Recorder.begin
 
-    def begin_elsewhere(self, command):
+    def begin_elsewhere(self, command, bias):
         self.writes = False
-        begin(self, command)
+        begin(self, command, bias)
 
     monkeypatch.setattr(Recorder, "begin", begin_elsewhere)
     with pytest.raises(OSError, match="not a run folder"):

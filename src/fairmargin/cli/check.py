@@ -100,7 +100,11 @@ def check(
 
 def _say_mistakes(judged: Judged) -> None:
     """Name some of the images that a run is wrong about, if they are files."""
-    names = judged.mistakes()
+    try:
+        names = judged.mistakes()
+    except OSError as error:
+        typer.echo(f"  warning: {error}", err=True)
+        return
     if names:
         rest = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
         typer.echo(

@@ -98,7 +98,8 @@ class _NoAgreedRange(ValueError):
 
 def _unknown_kind(path: Path) -> str:
     """Return why Pillow does not know a file: of a TIFF, that its pixels are of an unusual kind."""
-    with open(path, "rb") as file:
+    source = open_bytes(path)
+    with source.open("rb") if isinstance(source, Path) else source as file:
         is_tiff = file.read(4) in TIFF
     if is_tiff:
         return (

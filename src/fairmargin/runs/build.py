@@ -115,6 +115,7 @@ def folder(config: Config, path: Path) -> Iterator[RunFolder]:
         path: the folder.
     """
     opened = RunFolder(path)
+    compare_ranks(config)
     if distributed.rank() != 0:
         yield opened
         return

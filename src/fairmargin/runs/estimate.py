@@ -16,13 +16,14 @@ MINUTE, HOUR = 60, 3600
 def training_seconds(training: Training, steps: int) -> float | None:
     """Return the seconds that so many steps take, without evaluation; None if it cannot be told.
 
-    A copy of the method makes two steps, of which the second is timed. Weights, optimizers and
-    random numbers of the run stay as they are.
+    A copy of the method makes two steps, of which the second is timed. Weights, optimizers, random
+    numbers and the place among the batches stay as they are.
 
     Args:
         training: about to begin.
         steps: how many there are to do.
     """
+    place = training.loader.state_dict()
     try:
         with _same_random_numbers(training.device):
             batch = next(iter(training.loader))
@@ -36,6 +37,8 @@ def training_seconds(training: Training, steps: int) -> float | None:
     # A method may need what its first epoch prepares, or a second stream of batches.
     except Exception:
         return None
+    finally:
+        training.loader.load_state_dict(place)
     return steps * seconds
 
 

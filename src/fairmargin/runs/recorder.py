@@ -27,7 +27,7 @@ from fairmargin.runs.mistakes import Picture, worst_mistakes
 from fairmargin.runs.own import own_code
 from fairmargin.runs.progress import Display, Now
 from fairmargin.runs.record import BIAS
-from fairmargin.runs.remarks import closing_remarks
+from fairmargin.runs.remarks import closing_remarks, said
 from fairmargin.runs.trackers import Trackers
 from fairmargin.runtime import distributed
 from fairmargin.runtime.agreement import check_agreement, state_facts
@@ -137,6 +137,7 @@ class Recorder:
             self.trackers = Trackers(self.config, self.folder, step, say)
             # Steps after the checkpoint are done again, so their metrics are removed.
             self.folder.metrics.truncate(state["metrics"] if state else 0)
+            self._estimate()
 
     def _refuse_other_settings(self, text: str | None) -> None:
         """Refuse a checkpoint of other settings, where config.toml was lost or exchanged.
@@ -151,7 +152,7 @@ class Recorder:
                 f"{', '.join(changes)}. Choose another folder with --out, or remove that one"
             )
 
-    def estimate(self) -> None:
+    def _estimate(self) -> None:
         """Say how long the training of people's own images will take, before it starts."""
         own = self.config.data.name in OWN and distributed.world_size() == 1
         left = self.display.steps - self.training.step
@@ -369,11 +370,11 @@ class Recorder:
             ],
             CHECKSUMS: checksums(self.folder.path),
         }
-        remarks = closing_remarks(result, config, self.folder.path)
+        remarks = closing_remarks(result, config)
         result["warnings"] += remarks
         self.folder.write_result(result)
         for remark in remarks:
-            self.display.say(f"note: {remark}")
+            self.display.say(f"note: {said(remark, self.folder.path)}")
         if self.trackers is not None:
             self.trackers.conclude(result, self.data.info, self._pictures(judged.outputs))
 

@@ -13,20 +13,34 @@ from fairmargin.evaluate import REPORTED
 LAG = 0.03
 FAR = 0.10
 
+# Stands for the run folder.
+RUN = "RUN"
 # Methods that know nothing of a bias: the data are audited next, and not the run.
 BLIND = ("ce", "supcon", "eps-supinfonce")
 
 
-def closing_remarks(result: Mapping[str, Any], config: Config, path: Path) -> list[str]:
+def closing_remarks(result: Mapping[str, Any], config: Config) -> list[str]:
     """Return sentences about a run's result: a classifier that lags, a validation that flatters.
+
+    They are kept with the run, so its folder, which may be moved, is called RUN in them; `said`
+    puts the folder in its place.
 
     Args:
         result: with "headline", "test" and "records", as in result.json.
         config: of the run.
+    """
+    found = [_lag(result), _flattering(result, config)]
+    return [remark for remark in found if remark]
+
+
+def said(remark: str, path: Path) -> str:
+    """Return a remark for the terminal, with a command that can be copied.
+
+    Args:
+        remark: of `closing_remarks`.
         path: the run folder.
     """
-    found = [_lag(result), _flattering(result, config, path)]
-    return [remark for remark in found if remark]
+    return remark.replace(f"audit {RUN}", f"audit {shlex.quote(str(path))}")
 
 
 def _lag(result: Mapping[str, Any]) -> str:
@@ -50,7 +64,7 @@ def _lag(result: Mapping[str, Any]) -> str:
     )
 
 
-def _flattering(result: Mapping[str, Any], config: Config, path: Path) -> str:
+def _flattering(result: Mapping[str, Any], config: Config) -> str:
     """Say that validation is far above conflicting test samples, or above the whole test."""
     last = result["records"].get("last", {})
     valid, test = last.get("valid", {}), last.get("test", {})
@@ -68,14 +82,11 @@ def _flattering(result: Mapping[str, Any], config: Config, path: Path) -> str:
         return ""
     return (
         f"validation accuracy ({valid['plain']:.1%}) is far above {lower}: validation samples "
-        f"share the shortcut of the training set. Next: {_next(config, path)}"
+        f"share the shortcut of the training set. Next: {_next(config)}"
     )
 
 
-def _next(config: Config, path: Path) -> str:
+def _next(config: Config) -> str:
     """The command that helps: train against the bias, or see what the model goes by."""
-    if config.data.name in OWN and config.method.name in BLIND:
-        words = ["fairmargin", "audit", str(config.data.root)]
-    else:
-        words = ["fairmargin", "audit", str(path)]
-    return shlex.join(words)
+    own = config.data.name in OWN and config.method.name in BLIND
+    return f"fairmargin audit {shlex.quote(str(config.data.root)) if own else RUN}"

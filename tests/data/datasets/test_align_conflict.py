@@ -54,7 +54,7 @@ def test_labels_counts_and_pixels_come_from_the_files(folder):
     assert "misplaced" not in data.info.notes
     paint = {
         tuple(image[:, 0, 0].tolist()): (int(y), int(b))
-        for image, y, b in zip(*vars(data.train).values(), strict=True)
+        for image, y, b in zip(data.train.pixels, data.train.labels, data.train.bias, strict=True)
     }
     assert paint[(10 * 1 + 4, 28, 241)] == (1, 1)
     assert paint[(100 + 10 * 2 + 0, 240, 135)] == (2, 0)

@@ -147,6 +147,7 @@ def test_no_test_samples_names_the_column_that_marks_them(tmp_path):
     with pytest.raises(ValueError, match=r"data\.split_column=NAME .*--split-column NAME"):
         build(manifest)
     (tmp_path / "folder" / "cat").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "folder" / "cat" / "a.png")
     with pytest.raises(ValueError, match='folder "test"'):
         build(tmp_path / "folder")
 
