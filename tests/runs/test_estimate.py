@@ -32,7 +32,13 @@ def test_an_estimate_leaves_the_training_as_it_was():
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.3, "a second"), (40, "40 seconds"), (70, "a minute"), (200, "3 minutes"), (9000, "2.5 hours")],
+    [
+        (0.3, "a second"),
+        (40, "40 seconds"),
+        (70, "a minute"),
+        (200, "3 minutes"),
+        (9000, "2.5 hours"),
+    ],
 )
 def test_seconds_in_words(seconds, said):
     assert in_words(seconds) == said
