@@ -170,7 +170,7 @@ def samples(task: Task, cifar: Path | None, seed: int) -> tuple[list, list]:
     return made
 
 
-def balanced_probe(run: TrainedRun, train: list, valid: list) -> float:
+def balanced_probe(run: TrainedRun, train: list, valid: list, l2: float) -> float:
     """Cell-mean accuracy of a classifier that is fitted with every (label, bias) group alike."""
 
     def seen(samples: list) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -182,7 +182,7 @@ def balanced_probe(run: TrainedRun, train: list, valid: list) -> float:
     x, y, b = seen(train)
     cells = torch.stack([y, b], 1).unique(dim=0, return_inverse=True, return_counts=True)
     classes = int(y.max()) + 1
-    probe = fit_probe(x, y, classes, weights=1 / cells[2][cells[1]])
+    probe = fit_probe(x, y, classes, weights=1 / cells[2][cells[1]], l2=l2)
     x, y, b = seen(valid)
     right = (probe.logits(x).argmax(1) == y).double()
     cell = classes * y + b
@@ -198,13 +198,16 @@ def main() -> None:
     parser.add_argument("--network", default="small", choices=NETWORKS)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--l2", default="1e-4", help="penalties of fitted classifiers, commas")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     tasks = list(TASKS) if given.tasks == "all" else given.tasks.split(",")
     if given.cifar is None:
         tasks = [name for name in tasks if TASKS[name].pool is not photographs]
     chosen = list(CANDIDATES) if given.candidates == "all" else given.candidates.split(",")
-    heads = ("own", "worst group", "fitted", "probe", "k-NN", "conflicting", "seconds")
+    penalties = [float(word) for word in given.l2.split(",")]
+    fits = [f"fitted, l2 {l2:g}" for l2 in penalties]
+    heads = ("own", "worst group", *fits, "probe", "k-NN", "conflicting", "seconds")
     print(f"| task | candidate | {' | '.join(heads)} |", flush=True)
     print("|---" * (2 + len(heads)) + "|", flush=True)
     for name in tasks:
@@ -225,10 +228,10 @@ def main() -> None:
                     out=Path(folder) / "run",
                     console=Console(quiet=True),
                 )
-                fitted = balanced_probe(run, train, valid)
+                fitted = [balanced_probe(run, train, valid, l2) for l2 in penalties]
             judged = {key: one["accuracy"] for key, one in run.record.outcome["test"].items()}
             own, probe, knn = (judged[key] for key in ("own", "probe", "knn"))
-            values = [own["cell-mean"]["value"], own["worst-group"]["value"], fitted]
+            values = [own["cell-mean"]["value"], own["worst-group"]["value"], *fitted]
             values += [probe["cell-mean"]["value"], knn["cell-mean"]["value"]]
             values.append(own["conflicting"]["value"])
             cells = " | ".join(f"{100 * value:.1f}" for value in values)
