@@ -15,7 +15,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,7 @@ def peak() -> Iterator[list[float]]:
         watcher.join()
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "power": power,
     "unbiased": unbiased,
     "injected": injected,

@@ -375,7 +375,8 @@ def _answer(findings: Sequence[Finding], scored: Scored) -> str:
             f"chance is {chance:.0f} %."
         )
     first = leaders[0]
-    who = f"{first.attribute.name.capitalize()} alone tells"
+    several = first.attribute.name == "small marks"
+    who = f"{first.attribute.name.capitalize()} alone {'tell' if several else 'tells'}"
     if first.attribute.family == "blind model":
         who = "No single attribute does, but all together tell"
     said = (

@@ -45,16 +45,16 @@ def small_marks(
     where = torch.from_numpy(index)
     with one_thread():
         filters = _kinds(split, where[torch.from_numpy(fit)], seed)
-        found = []
+        # One block for all chunks; pieces between large ones that are freed scatter the memory.
+        values = torch.empty(len(where), 2 * KINDS)
         step = _step(split, where)
         for start in range(0, len(where), step):
-            x = _residual(split.images(where[start : start + step]))
-            likeness = F.conv2d(x, filters)
-            most, mean = likeness.amax((2, 3)), likeness.clamp(min=0).mean((2, 3))
-            found.append(torch.cat([most, mean], 1))
+            x = _padded(_residual(split.images(where[start : start + step])))
+            likeness = F.conv2d(x, filters).relu_().flatten(2)
+            values[start : start + step, :KINDS] = likeness.amax(2)
+            values[start : start + step, KINDS:] = likeness.mean(2)
             progress("looking for small marks", min(start + step, len(where)), len(where))
-    values = torch.cat(found).numpy()
-    return Attribute("small marks", "learned", "several", values)
+    return Attribute("small marks", "learned", "several", values.numpy())
 
 
 def fixed_pattern(
@@ -92,22 +92,22 @@ def fixed_pattern(
                 total = torch.zeros(classes, x.shape[1])
             total.index_add_(0, y[start : start + step][part], x[part])
         assert total is not None
-        found = []
+        values = torch.empty(len(where), classes)
         for start in range(0, len(where), step):
             x = _fine(split, where[start : start + step])
             part = fitted[start : start + step].float()
             own = F.one_hot(y[start : start + step], classes) * part[:, None]
             # The sum of the class without the picture itself, for pictures of the fitting half.
             fits = x @ total.T - own * (x**2).sum(1, keepdim=True)
-            found.append(fits / (number - own).clamp(min=1))
+            values[start : start + step] = fits / (number - own).clamp(min=1)
             progress("looking for fixed patterns", min(start + step, len(where)), len(where))
-    values = torch.cat(found)
-    values = values - values.mean(1, keepdim=True)
+    values -= values.mean(1, keepdim=True)
     return Attribute("fixed pattern", "learned", "several", values.numpy())
 
 
 def _step(split: Split, where: Tensor) -> int:
-    return max(1, AT_ONCE // max(1, split.images(where[:1]).numel()))
+    # A sixteenth of what plain statistics take at once, because each kind of patch has its own map.
+    return max(1, AT_ONCE // 16 // max(1, split.images(where[:1]).numel()))
 
 
 def _residual(images: Tensor) -> Tensor:
@@ -117,6 +117,11 @@ def _residual(images: Tensor) -> Tensor:
     grey = images[:, :, top : top + LARGEST, left : left + LARGEST].float().mean(1, keepdim=True)
     around = F.avg_pool2d(F.pad(grey, (1, 1, 1, 1), mode="replicate"), 3, 1)
     return (grey - around) / 255
+
+
+def _padded(x: Tensor) -> Tensor:
+    """Make room for one patch in pictures that are smaller."""
+    return x if min(x.shape[2:]) >= PATCH else F.pad(x, (PATCH,) * 4)
 
 
 def _fine(split: Split, where: Tensor) -> Tensor:
@@ -132,9 +137,7 @@ def _kinds(split: Split, where: Tensor, seed: int) -> Tensor:
     chosen = where[torch.from_numpy(np.sort(random.permutation(len(where))[:PICTURES]))]
     patches = []
     for part in chosen.split(_step(split, where)):
-        x = _residual(split.images(part))
-        if min(x.shape[2:]) < PATCH:
-            x = F.pad(x, (PATCH,) * 4)
+        x = _padded(_residual(split.images(part)))
         every = F.unfold(x, PATCH).mT  # [n, places, 25]
         strong = every.norm(dim=2) + 1e-3 * torch.from_numpy(random.random(every.shape[:2])).float()
         # Marks have contrast, so that half of the patches come from the strongest places.
