@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairmargin.runtime.limits import check_arrays
+
 KEYS = (
     "embeddings", "features", "labels", "bias", "logits", "predicted",
     "class_names", "bias_names", "counts", "split", "names",
@@ -136,6 +138,7 @@ def read_vectors(path: Path) -> NDArray[np.float32]:
 def _load(path: Path) -> dict[str, Values]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; give an .npz with embeddings and labels")
+    check_arrays(path)
     try:
         with np.load(path, allow_pickle=False) as stored:
             if not hasattr(stored, "files"):

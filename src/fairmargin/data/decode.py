@@ -4,6 +4,8 @@ A file that cannot be decoded raises an error that names the file and the reason
 """
 
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from fairmargin.checks import check_choice
 from fairmargin.data.members import is_member, open_bytes, size_of
+from fairmargin.runtime.limits import problem_of_size
 
 # One side of a square, or (height, width).
 ImageSize = int | tuple[int, int]
@@ -79,9 +82,11 @@ def open_rgb(path: Path) -> Image.Image:
     """
     check_file(path)
     try:
-        with Image.open(open_bytes(path), formats=FORMATS) as image:
+        with opened(path) as image:
             image.load()
             return _rgb(_upright(image))
+    except UnreadableImage:
+        raise
     except UnidentifiedImageError:
         raise UnreadableImage(path, _unknown_kind(path)) from None
     except _NoAgreedRange as error:
@@ -90,6 +95,26 @@ def open_rgb(path: Path) -> Image.Image:
     except Exception as error:
         reason = f"cannot be decoded: {str(error) or type(error).__name__}"
         raise UnreadableImage(path, reason) from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """Open a picture of a known format, whose pixels are not read yet; refuse one that is too large.
+
+    Args:
+        path: of a file, or of a member of a tar.
+    """
+    usual = Image.MAX_IMAGE_PIXELS
+    # Our limit counts, which can be raised, and not Pillow's.
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        image = Image.open(open_bytes(path), formats=FORMATS)
+    finally:
+        Image.MAX_IMAGE_PIXELS = usual
+    with image:
+        if wrong := problem_of_size(*image.size):
+            raise UnreadableImage(path, wrong)
+        yield image
 
 
 class _NoAgreedRange(ValueError):

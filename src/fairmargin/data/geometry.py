@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fairmargin.data.decode import FORMATS, UnreadableImage, check_file
-from fairmargin.data.members import open_bytes
+from fairmargin.data.decode import UnreadableImage, check_file, opened
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
@@ -72,8 +71,10 @@ def _read(path: Path) -> Image.Image:
     """Note: as in the public codes, EXIF rotation is ignored, unlike in `decode.open_rgb`."""
     check_file(path)
     try:
-        with Image.open(open_bytes(path), formats=FORMATS) as file:
+        with opened(path) as file:
             return file.convert("RGB")
+    except UnreadableImage:
+        raise
     # Pillow raises many kinds of errors for broken files.
     except Exception as error:
         reason = f"cannot be decoded ({error}); copy it again from its archive"

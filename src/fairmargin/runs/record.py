@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairmargin.runs import shapes
+from fairmargin.runtime.limits import check_arrays
 from fairmargin.runtime.whole import LinkError, refuse_links
 
 CONFIG = "config.toml"
@@ -203,6 +204,7 @@ class RunRecord:
         if not file.is_file():
             raise RunError(f"{self.path} has no {file.name}; was the run finished?")
         try:
+            check_arrays(file)
             with np.load(file, allow_pickle=False) as stored:
                 return {key: stored[key] for key in stored.files}
         # The zip file, the array's header and its length each raise errors of their own.
