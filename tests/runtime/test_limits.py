@@ -68,7 +68,7 @@ def test_arrays_of_a_run_too(tmp_path, monkeypatch):
 def test_pictures_above_the_limit_are_refused(tmp_path, monkeypatch):
     file = png(tmp_path / "large.png", 13_000, 13_000)
     assert file.stat().st_size < 100_000
-    with pytest.raises(UnreadableImage, match="169 megapixels, more than 100; .*IMAGE=169"):
+    with pytest.raises(UnreadableImage, match=r"169 megapixels, more than 100; .*IMAGE=169"):
         open_rgb(file)
     monkeypatch.setenv(IMAGE[0], "0.01")
     with pytest.raises(UnreadableImage, match=r"more than 0\.01"):
