@@ -99,7 +99,7 @@ def open_rgb(path: Path) -> Image.Image:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """Open a picture of a known format, whose pixels are not read yet; refuse one that is too large.
+    """Open a picture of a known format, without its pixels; refuse one that is too large.
 
     Args:
         path: of a file, or of a member of a tar.
