@@ -79,3 +79,17 @@ def test_from_the_command_line(campaign, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         campaign.main()
     assert "there is no cell 99" in capsys.readouterr().err
+
+
+def test_cells_that_run_already_are_not_forgotten(campaign, tmp_path, monkeypatch):
+    class Process:
+        pid = 2
+
+        def __init__(self, *arguments, **options):
+            pass
+
+    monkeypatch.setattr(campaign.subprocess, "Popen", Process)
+    monkeypatch.setattr(campaign, "_alive", lambda pid: pid != 99)
+    (tmp_path / "pids.json").write_text('{"1": 1, "5": 99}')
+    campaign.start([2], tmp_path, tmp_path)
+    assert json.loads((tmp_path / "pids.json").read_text()) == {"1": 1, "2": 2}

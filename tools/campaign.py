@@ -44,7 +44,7 @@ PIDS = "pids.json"
 def start(numbers: list[int], out: Path, code: Path) -> None:
     """Start the cells in processes that outlive this one, and note them in OUT/pids.json."""
     out.mkdir(parents=True, exist_ok=True)
-    running = {}
+    running = _running(out)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(code / "src")}
     for number in numbers:
         table, cell = CELLS[number]
@@ -63,6 +63,13 @@ def start(numbers: list[int], out: Path, code: Path) -> None:
         running[str(number)] = process.pid
         print(f"cell {number}: process {process.pid}, {cell}")
     (out / PIDS).write_text(json.dumps(running))
+
+
+def _running(out: Path) -> dict[str, int]:
+    """Cells that were started before and still run, with their processes."""
+    file = out / PIDS
+    known = json.loads(file.read_text()) if file.is_file() else {}
+    return {number: pid for number, pid in known.items() if _alive(pid)}
 
 
 def _be_nice() -> None:
