@@ -39,7 +39,7 @@ def draw(label, ground):
 
 
 class Bars(torch.utils.data.Dataset):
-    """Images, labels and grounds: in training three of four bars have the ground of their class."""
+    """Images, labels and grounds: one bar in `agree` has the ground of the other class."""
 
     def __init__(self, n, agree):
         self.labels = [i % 2 for i in range(n)]
@@ -53,7 +53,7 @@ class Bars(torch.utils.data.Dataset):
         return torch.from_numpy(self.images[i]).permute(2, 0, 1), self.labels[i], self.grounds[i]
 
 
-my_dataset = Bars(96, agree=5)
+my_dataset = Bars(160, agree=23)
 my_test = Bars(40, agree=3)
 my_module = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
 

@@ -94,12 +94,14 @@ def test_without_a_shortcut_none_is_reported(seed):
 
 
 @pytest.mark.slow
-def test_unbiased_in_twenty_seeds():
-    reported = [
-        audit_data(build("biased-mnist-mini", rho=0.1, seed=s), seed=s).json["shortcuts"]
-        for s in range(20)
-    ]
-    assert sum(map(bool, reported)) <= 1
+def test_unbiased_in_eight_seeds():
+    """`python -m benchmarks.audit unbiased` looks at twenty."""
+    reported = []
+    for seed in range(8):
+        data = build("biased-mnist-mini", rho=0.1, seed=seed)
+        found = audit_data(data, seed=seed, leave_out=("copies", "problems"))
+        reported += found.json["shortcuts"]
+    assert reported == []
 
 
 def test_nothing_in_noise():

@@ -186,7 +186,7 @@ def test_a_card_without_an_audit_says_how_to_make_one(run, here):
 def test_audits_in_the_default_places_are_told(run, here):
     """As a user: audit the data and the run, then write the card."""
     copy = shutil.copytree(run, here / "runs" / "mine")
-    settings = ["--set", "data.train=120", "--set", "data.side=16", "--permutations", "199"]
+    settings = ["--set", "data.train=400", "--set", "data.side=16", "--permutations", "199"]
     assert invoke("audit", "planted", *settings).exit_code == 0
     assert invoke("audit", "runs/mine").exit_code == 0
     text = invoke("card", "runs/mine").output

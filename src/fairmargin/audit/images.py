@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from fairmargin.audit import copies, images_page, problems, rows
 from fairmargin.audit.finding import Finding
 from fairmargin.audit.section import Found, Progress, silent
 from fairmargin.audit.sight import SPLITS, Sight, look
-from fairmargin.data.decode import FORMATS
+from fairmargin.data.decode import opened
 from fairmargin.data.split import Data, FileSplit
 
 # Parts that can be left out.
@@ -233,7 +232,7 @@ def _sizes(data: Data, sight: Sight, findings: Sequence[Finding]) -> np.ndarray 
             sizes[k] = known[k]
             continue
         # This reads the header only.
-        with Image.open(split.paths[int(sight.position[k])], formats=FORMATS) as image:
+        with opened(split.paths[int(sight.position[k])]) as image:
             sizes[k] = image.size
     return sizes
 
