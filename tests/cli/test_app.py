@@ -5,6 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from fairmargin import config as configuration
 from fairmargin.cli.app import app
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.version import __version__
@@ -12,9 +13,17 @@ from fairmargin.version import __version__
 runner = CliRunner()
 
 
+SHORTER = ["train.epochs=12"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_demo_shows_the_problem_and_the_cure(tmp_path):
+def test_demo_shows_the_problem_and_the_cure(tmp_path, monkeypatch):
+    """With half of its epochs; `make demo` takes two minutes."""
+    load = configuration.load
+    monkeypatch.setattr(
+        configuration, "load", lambda *words, **named: load(*words, **named, overrides=SHORTER)
+    )
     out = tmp_path / "deep" / "demo"
     result = runner.invoke(app, ["demo", "--out", str(out)])
     assert result.exit_code == 0, result.output
