@@ -296,7 +296,7 @@ def test_wrong_input_is_answered_in_one_message(tmp_path, arguments, expected):
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_an_empty_class_is_named(tmp_path):
+def test_an_empty_class_is_named(tmp_path, monkeypatch):
     from PIL import Image
 
     folder = tmp_path / "images"
@@ -305,6 +305,8 @@ def test_an_empty_class_is_named(tmp_path):
     for k in range(12):
         Image.new("RGB", (8, 8), (20 * k, 0, 0)).save(folder / f"{k}.png")
         rows.append(f"images/{k}.png,{'cat' if k < 8 else 'dog'},{'train' if k < 8 else 'test'}")
+    # Where the list of all problems goes.
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "all.csv").write_text("\n".join(rows))
     result = CliRunner().invoke(
         app,
