@@ -1,6 +1,7 @@
 """Exported files: the model's own answers, from pictures of any size, or no file."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_a_file_that_differs_is_not_kept(run, tmp_path, monkeypatch):
 
 
 def test_without_the_packages(run, monkeypatch):
-    monkeypatch.setitem(onnx_file.importlib.sys.modules, "onnxscript", None)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     result = invoke("export", run)
     assert result.exit_code == 2
     assert 'pip install "fairmargin[onnx]"' in result.output

@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from fairmargin.networks import BasicBlock, ResNet
-from fairmargin.networks.weight_files import digest, load_file, read_weights
+from fairmargin.networks.weight_files import load_file, read_weights
+from fairmargin.runtime.whole import digest
 
 
 def small(**options):

@@ -1,5 +1,6 @@
 """Whether an exported file is the model: both answer the same pictures before it is kept."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,3 +120,17 @@ def facts_of(run: Path, model: Model) -> dict[str, Any]:
         "accuracy": accuracy,
         "preprocessing": model.preprocessing.as_dict(),
     }
+
+
+def needed(name: str) -> Any:
+    """Return a module that exporting to ONNX needs; ValueError that says how to get it.
+
+    Args:
+        name: of the module.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(
+            'exporting to ONNX needs extra packages: pip install "fairmargin[onnx]"'
+        ) from error

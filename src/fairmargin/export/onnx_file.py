@@ -4,7 +4,6 @@ Resizing and normalization are part of the graph. The file is kept only if onnxr
 model's own answers.
 """
 
-import importlib
 import json
 import logging
 import os
@@ -20,7 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from fairmargin.checks import check_choice
-from fairmargin.export.checked import Difference, compared, exportable, facts_of, sample_pixels
+from fairmargin.export.checked import (
+    Difference,
+    compared,
+    exportable,
+    facts_of,
+    needed,
+    sample_pixels,
+)
 from fairmargin.export.model import Model, Weights, load
 from fairmargin.export.onnx_graph import preprocessing_graph
 from fairmargin.export.precision import (
@@ -73,9 +79,9 @@ def export_onnx(
         )
     if min_agreement is not None and not 0 <= min_agreement <= 1:
         raise ValueError(f"--min-agreement is a share from 0 to 1; got {min_agreement:g}")
-    onnx = _needed("onnx")
-    _needed("onnxscript")
-    runtime = _needed("onnxruntime")
+    onnx = needed("onnx")
+    needed("onnxscript")
+    runtime = needed("onnxruntime")
     trained = load(run, weights=weights, encoder=encoder, trust_code=trust_code)
     model, target = exportable(trained), Path(file)
     vectors = model.preprocessing.takes_vectors
@@ -193,12 +199,3 @@ def _with_preprocessing(onnx: Any, network: Any, model: Model) -> Any:
     for value in (*merged.graph.input, *merged.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     return merged
-
-
-def _needed(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(
-            'exporting to ONNX needs extra packages: pip install "fairmargin[onnx]"'
-        ) from error

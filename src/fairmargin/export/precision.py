@@ -4,7 +4,6 @@ Only the network is converted: sizes, resizing and normalization stay in float32
 they are compared with the model's on the run's own test pictures, and too many others are refused.
 """
 
-import importlib
 import logging
 import os
 import tempfile
@@ -21,7 +20,7 @@ from torch import Tensor
 from fairmargin.config import load_resolved
 from fairmargin.config.code import named_again
 from fairmargin.data.split import Split, as_evaluated
-from fairmargin.export.checked import DifferentAnswers
+from fairmargin.export.checked import DifferentAnswers, needed
 from fairmargin.export.model import Model
 from fairmargin.runs import build
 from fairmargin.runs.folder import CONFIG
@@ -105,7 +104,7 @@ def reduced(onnx: Any, network: Any, precision: Precision, model: Model, picture
     """
     with _quiet():
         if precision == "fp16":
-            convert = _needed("onnxruntime.transformers.float16").convert_float_to_float16
+            convert = needed("onnxruntime.transformers.float16").convert_float_to_float16
             halved = convert(network, keep_io_types=True)
             # The converter adds its casts at the end.
             _sort_nodes(halved.graph)
@@ -134,8 +133,8 @@ def _int8(onnx: Any, network: Any, model: Model, pictures: Tensor) -> Any:
 
     Ranges are fixed beforehand (static quantization), which convolutions need to be fast.
     """
-    quantization = _needed("onnxruntime.quantization")
-    prepare = _needed("onnxruntime.quantization.shape_inference").quant_pre_process
+    quantization = needed("onnxruntime.quantization")
+    prepare = needed("onnxruntime.quantization.shape_inference").quant_pre_process
     with tempfile.TemporaryDirectory() as folder:
         given, prepared, target = (os.path.join(folder, f"{k}.onnx") for k in range(3))
         onnx.save(network, given)
@@ -235,12 +234,3 @@ def _quiet() -> Any:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _needed(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(
-            'exporting to ONNX needs extra packages: pip install "fairmargin[onnx]"'
-        ) from error

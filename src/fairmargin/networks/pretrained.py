@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from fairmargin.checks import check_choice
 from fairmargin.networks.encoder import Encoder
-from fairmargin.networks.weight_files import digest, some
+from fairmargin.networks.weight_files import some
+from fairmargin.runtime.whole import digest
 
 Pooling = Literal["auto", "pooler", "cls", "mean"]
 # Where the classifiers of torchvision's networks are.

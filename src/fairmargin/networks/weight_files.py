@@ -1,6 +1,5 @@
 """Weights from a file into an encoder: read without running code, matched by name and shape."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from fairmargin.networks.resnet import load_published
 from fairmargin.runtime.files import DamagedCheckpoint, load_weights
+from fairmargin.runtime.whole import digest
 
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".tar")
 # Where training scripts keep the weights inside of their files.
@@ -35,12 +35,6 @@ class WeightFile:
     path: Path
     sha256: str
     tensors: Mapping[str, Tensor]
-
-
-def digest(file: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_weights(file: Path) -> WeightFile:

@@ -5,7 +5,6 @@ metrics up to there, and the name and the digest of its parent in environment.js
 is only read.
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from fairmargin.runs.record import (
     is_run,
 )
 from fairmargin.runtime.files import load_weights
-from fairmargin.runtime.whole import write_atomically
+from fairmargin.runtime.whole import digest, write_atomically
 
 # Settings that a run may go on with in a new folder, besides those that change nothing.
 EXTENDS = ("train.epochs ", "train.steps ", "evaluate.")
@@ -178,7 +177,7 @@ def _facts(
     return {
         "run": _last_parts(parent),
         "digest_of": kind,
-        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "sha256": digest(file),
         "epoch": state["training"]["loader"]["epoch"],
         "step": state["training"]["step"],
         "planned": planned,

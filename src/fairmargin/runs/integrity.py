@@ -5,7 +5,6 @@ weights gives other answers and no error, so whoever uses them looks at the chec
 of versions before 0.2 have none. Needs no PyTorch.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 from fairmargin.runs import record as files
 from fairmargin.runs.record import RunError, RunRecord
-from fairmargin.runtime.whole import open_plain
+from fairmargin.runtime.whole import digest
 
 # Entry of result.json.
 CHECKSUMS = "sha256"
@@ -56,12 +55,6 @@ def checksums(folder: Path) -> dict[str, str]:
         folder: of the run.
     """
     return {name: digest(folder / name) for name in COVERED if (folder / name).is_file()}
-
-
-def digest(file: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with open_plain(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def check_file(file: Path, result: Mapping[str, Any] | None) -> None:

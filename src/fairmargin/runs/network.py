@@ -22,10 +22,11 @@ from fairmargin.networks.pretrained import (
     is_backbone,
     split_name,
 )
-from fairmargin.networks.weight_files import WeightFile, digest, load_file, read_weights, some
+from fairmargin.networks.weight_files import WeightFile, load_file, read_weights, some
 from fairmargin.runs.folder import RunError, RunFolder
 from fairmargin.runs.record import NETWORK, is_run, read_json
 from fairmargin.runtime import distributed
+from fairmargin.runtime.whole import digest
 
 
 class Network:

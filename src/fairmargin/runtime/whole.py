@@ -6,6 +6,7 @@ and whoever writes through it overwrites that file. Needs no PyTorch.
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import stat
@@ -87,6 +88,12 @@ def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
             error.filename = str(path)
         raise
     _sync_folder(path.parent)
+
+
+def digest(file: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_text(path: Path, text: str) -> Path:
