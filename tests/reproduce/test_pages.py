@@ -1,8 +1,10 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from fairmargin.reproduce import ledger, pages
+from fairmargin.reproduce.cells import cells
 from tests.reproduce.recorded import line
 
 ROOT = Path(__file__).parents[2]
@@ -10,18 +12,18 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_shows_orderings_and_the_curves_of_long_runs() -> None:
     ran = [line("ce", 90.8, 17.0), line("eps-supinfonce+fairkl", 97.9, 95.6, reading="recommended")]
+    ran = ledger.judged(ran)
     assert "## Orderings" in pages.markdown(ran)
     assert "curves.png" not in pages.markdown(ran)
     assert "## Orderings" not in pages.markdown(ran[:1])
-    assert "curves.png" in pages.markdown(
-        [line("ce", 90.8, 17.0, budget="paper", epochs="9 of 80")]
-    )
+    long = ledger.judged([line("ce", 90.8, 17.0, budget="paper", epochs="9 of 80")])
+    assert "curves.png" in pages.markdown(long)
 
 
 def test_the_page_says_what_was_not_run_and_why() -> None:
     page = pages.markdown(ledger.merged([], [line("ce", 90.8, 30.0, origin="quoted:hong2021")]))
     assert "| biased-mnist | ce | – | rho=0.99 | 90.8 ± 0.5 | laptop | 30.0 |" in page
-    assert "ImageNet requires accepting its licence" in page
+    assert "ImageNet, whose licence you must accept" in page
     assert "## Table 12" in page
 
 
@@ -39,7 +41,35 @@ def test_the_readme_s_table_is_the_ledger_s() -> None:
 )
 def test_the_readme_shows_finished_runs_only(epochs: str, shown: bool) -> None:
     ran = line("ce", 90.8, 16.9, epochs=epochs)
-    assert ("**16.9**" in pages.summary([ran])) is shown
+    assert ("16.9ʳ (90.80)" in pages.summary([ran])) is shown
+
+
+def test_the_published_protocol_stands_in_the_readme_before_the_reduced_one() -> None:
+    ran = [line("ce", 90.8, 90.1, budget="paper", epochs="80 of 80"), line("ce", 90.8, 16.9)]
+    for lines in (ran, ran[::-1]):
+        assert "| ce | **90.1** (90.80) |" in pages.summary(lines)
+        assert "16.9" not in pages.summary(lines)
+
+
+def test_a_number_counts_once_by_its_best_verdict_and_only_if_it_can_be_run() -> None:
+    ran = [
+        line("ce", 90.8, 90.1, budget="paper", verdict="reproduced"),
+        line("ce", 90.8, 16.9, verdict="not reproduced (0 of 1 orderings)"),
+        line("end", 94.8, 44.6, verdict="trend reproduced (1 of 1 orderings)"),
+        line("ce", 75.3, 70.0, dataset="cifar10", verdict="not run"),
+    ]
+    said = pages.counts(ran)
+    assert said.startswith("Of the 2 published numbers")
+    assert "1 are reproduced, 1 have the published order" in said
+    assert said.endswith("1 others cannot be run here.")
+
+
+def test_every_command_of_what_others_need_matches_cells() -> None:
+    page = pages.markdown(ledger.merged([], []))
+    commands = re.findall(r'`fairmargin reproduce (\S+) --cell "([^"]+)" --budget paper`', page)
+    assert len(commands) == 12
+    for what, pattern in commands:
+        assert cells(what, pattern=pattern)
 
 
 def test_a_readme_without_its_markers_is_refused() -> None:

@@ -23,7 +23,8 @@ def reproduce(
         str,
         typer.Argument(
             help="A table (1–5, 8–12, text), figure1 … figure5, fairkl, or all; "
-            "ledger renews the ledger and runs nothing."
+            "ledger renews the ledger and weights keeps the weights of finished runs: "
+            "these two run nothing."
         ),
     ],
     budget: Annotated[
@@ -55,6 +56,9 @@ def reproduce(
     readme: Annotated[
         Path | None, typer.Option(help="A README whose results table is renewed from the ledger.")
     ] = None,
+    weights: Annotated[
+        Path, typer.Option(help="Folder of kept weights, for `reproduce weights`.")
+    ] = Path("results/weights"),
     write_configs: Annotated[
         Path | None,
         typer.Option(
@@ -77,6 +81,9 @@ def reproduce(
             command.write_configs(
                 what, pattern=cell, reading=reading, folder=write_configs, say=typer.echo
             )
+            return
+        if what == command.WEIGHTS:
+            command.keep_weights(out, weights, typer.echo)
             return
         failed = []
         if what != command.LEDGER:

@@ -219,8 +219,13 @@ def note(budget: Budget, table: str, dataset: str) -> str:
 
 
 def why_not_run(dataset: str) -> str:
-    """Return why there may be no run of a dataset's cells, for the ledger."""
-    return ABSENT.get(dataset, "no time so far")
+    """Return what the cells of a dataset still need, for the ledger."""
+    return ABSENT.get(dataset, "computing time")
+
+
+def at_hand(dataset: str) -> bool:
+    """Return whether a dataset can be had, and two cores are enough to train on it."""
+    return dataset not in ABSENT
 
 
 REDUCED = {
@@ -237,11 +242,9 @@ REDUCED = {
     "imagenet9": "64×64 pixels, 10 epochs",
 }
 ABSENT = {
-    "imagenet100": "ImageNet requires accepting its licence; see docs/data.md",
-    "imagenet9": "ImageNet requires accepting its licence; see docs/data.md",
-    "bffhq": (
-        "`fairmargin data get` cannot download these images; docs/data.md says where to put them"
-    ),
-    "cifar10": "ResNet-50 for 1,000 epochs needs a GPU",
-    "cifar100": "ResNet-50 for 1,000 epochs needs a GPU",
+    "imagenet100": "ImageNet, whose licence you must accept (docs/data.md), and a GPU",
+    "imagenet9": "ImageNet, whose licence you must accept (docs/data.md)",
+    "bffhq": "the images, which you must fetch yourself (docs/data.md)",
+    "cifar10": "a GPU: ResNet-50 for 1,000 epochs",
+    "cifar100": "a GPU: ResNet-50 for 1,000 epochs",
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fairmargin.checks import check_choice
-from fairmargin.reproduce import budgets, campaign, estimate, files, ledger, pages, show
+from fairmargin.reproduce import budgets, campaign, estimate, files, ledger, pages, show, weights
 from fairmargin.reproduce.budgets import Budget
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import EVERYTHING, FIGURES, STUDY, Cell, cells
@@ -18,7 +18,8 @@ from fairmargin.sweep.base import Engine
 from fairmargin.sweep.local import HERE
 
 LEDGER = "ledger"
-WHAT = ("all", *EVERYTHING, LEDGER)
+WEIGHTS = "weights"
+WHAT = ("all", *EVERYTHING, LEDGER, WEIGHTS)
 # Seeds of each cell unless their number is given.
 SEEDS: dict[Budget, int] = {"paper": 3, "laptop": 1, "smoke": 1}
 
@@ -143,3 +144,14 @@ def keep_ledger(out: Path, folder: Path, readme: Path | None, say: Say) -> None:
     if readme is not None:
         text = readme.read_text("utf-8")
         write_atomically(readme, pages.into_readme(text, lines).encode())
+
+
+def keep_weights(out: Path, folder: Path, say: Say) -> None:
+    """Keep the last weights of finished runs at the published protocol.
+
+    Args:
+        out: the folder of all runs.
+        folder: of the kept runs.
+    """
+    if not weights.keep(out, folder, say):
+        say(f"no run at the published protocol is finished below {out}")

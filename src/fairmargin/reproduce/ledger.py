@@ -87,8 +87,12 @@ class Line:
     @property
     def key(self) -> tuple[str, ...]:
         """What tells this line from all others."""
-        cell = (self.table, self.dataset, self.method, self.setting, self.reading)
-        return (*cell, self.origin, self.budget)
+        return (*self.number, self.reading, self.budget)
+
+    @property
+    def number(self) -> tuple[str, ...]:
+        """Which published number it is about; several lines may be about one."""
+        return self.table, self.dataset, self.method, self.setting, self.origin
 
 
 def collect(out: Path, say: Say = lambda _: None) -> list[Line]:

@@ -1,9 +1,9 @@
 """The ledger as a page, and as the README's table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from fairmargin.reproduce import orderings
+from fairmargin.reproduce import budgets, orderings
 from fairmargin.reproduce.ledger import Line, text
 from fairmargin.reproduce.published import as_printed
 from fairmargin.runtime.whole import write_atomically
@@ -11,6 +11,8 @@ from fairmargin.sweep.compare import spread
 
 BEGIN = "<!-- results: begin -->"
 END = "<!-- results: end -->"
+# Behind a number of a reduced protocol.
+REDUCED = "ʳ"
 TITLES = {
     "1": "ImageNet-100, the two losses",
     "2": "Generic vision",
@@ -24,7 +26,15 @@ TITLES = {
     "12": "α and λ, Biased-MNIST",
     "text": "bFFHQ without FairKL",
 }
-VERDICTS = ("reproduced", "trend reproduced", "not reproduced", "not judged", "not run")
+# Verdicts, the best first, as the page counts them.
+VERDICTS = {
+    "reproduced": "are reproduced",
+    "trend reproduced": "have the published order but not the published number (most of them in a "
+    "reduced protocol)",
+    "not reproduced": "do not have the published order either",
+    "not judged": "are under way or have nothing to be compared with",
+    "not run": "have not been run",
+}
 _INTRODUCTION = (
     "Written by `fairmargin reproduce ledger`; `ledger.csv` holds the same with commits and "
     "commands. Test accuracy in percent: the published mean ± std (Barbano et al., ICLR 2023, or "
@@ -46,6 +56,7 @@ _CURVES = (
     "Test accuracy after each epoch, for as many epochs as the runs have done; `curves.json` has "
     "the numbers. Nothing was chosen by them."
 )
+_NEEDS = "What the others need. The command of each single number is in `ledger.csv`."
 _COLUMNS = (
     "data", "method", "FairKL", "setting", "published", "budget", "ours", "best epoch on test",
     "seeds", "epochs", "gap", "verdict", "how", "commit",
@@ -58,7 +69,10 @@ def markdown(lines: Sequence[Line]) -> str:
     Args:
         lines: of the whole ledger, judged.
     """
-    parts = ["# Ledger: the paper's numbers and ours", _INTRODUCTION, _counts(lines)]
+    parts = ["# Ledger: the paper's numbers and ours", _INTRODUCTION, counts(lines)]
+    needs = _needs(lines)
+    if needs:
+        parts += [_NEEDS, needs]
     checked = orderings.markdown(orderings.found(lines))
     if checked:
         parts += ["## Orderings", _ORDERINGS, checked]
@@ -70,12 +84,41 @@ def markdown(lines: Sequence[Line]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _counts(lines: Sequence[Line]) -> str:
-    counts = []
-    for verdict in VERDICTS:
-        number = sum(line.verdict.startswith(verdict) for line in lines)
-        counts.append(f"{number} {verdict}")
-    return f"{len(lines)} lines: {', '.join(counts)}."
+def counts(lines: Sequence[Line]) -> str:
+    """Return how many of the published numbers that can be run came out how.
+
+    A number that was run in several ways counts once, with the best verdict.
+
+    Args:
+        lines: of the whole ledger, judged.
+    """
+    best: dict[tuple[str, ...], int] = {}
+    for line in lines:
+        if budgets.at_hand(line.dataset):
+            rank = next(k for k, one in enumerate(VERDICTS) if line.verdict.startswith(one))
+            best[line.number] = min(rank, best.get(line.number, rank))
+    others = {line.number for line in lines if not budgets.at_hand(line.dataset)}
+    found = [f"{list(best.values()).count(k)} {said}" for k, said in enumerate(VERDICTS.values())]
+    return (
+        f"Of the {len(best)} published numbers whose data and computing time are at hand, "
+        f"{', '.join(found)}. {len(others)} others cannot be run here."
+    )
+
+
+def _needs(lines: Sequence[Line]) -> str:
+    """What the numbers that cannot be run here need, and the command for them."""
+    numbers: dict[tuple[str, str], set[tuple[str, ...]]] = {}
+    for line in lines:
+        if not budgets.at_hand(line.dataset):
+            numbers.setdefault((line.dataset, line.table), set()).add(line.number)
+    if not numbers:
+        return ""
+    rows = ["| data | numbers | what they need | command |", "|---|---|---|---|"]
+    for (dataset, table), those in sorted(numbers.items()):
+        command = f'`fairmargin reproduce {table} --cell "{dataset}/*" --budget paper`'
+        needed = budgets.why_not_run(dataset)
+        rows.append(f"| {dataset} | {len(those)} | {needed} | {command} |")
+    return "\n".join(rows)
 
 
 def _section(table: str, lines: Sequence[Line]) -> list[str]:
@@ -94,7 +137,7 @@ def _section(table: str, lines: Sequence[Line]) -> list[str]:
         if not line.budget:
             missing.setdefault(line.note, []).append(line)
     for why, those in missing.items():
-        parts.append(f"Not run, {why}: {', '.join(_named(those))}.")
+        parts.append(f"Not run; needs {why}: {', '.join(_named(those))}.")
     return parts
 
 
@@ -138,27 +181,41 @@ def write(folder: Path, lines: Sequence[Line]) -> None:
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """Return Table 3 at the laptop budget: methods × ρ, ours and published, of finished runs."""
-    mine = [line for line in lines if line.table == "3" and line.budget == "laptop" and line.whole]
+    """Return Table 3: methods × ρ, ours and published, of finished runs.
+
+    Numbers of the published protocol stand before those of the reduced one, which are marked.
+    """
+    mine = [line for line in lines if line.table == "3" and line.budget and line.whole]
     if not mine:
         return "(none so far)"
     columns = sorted({line.setting for line in mine})
     by_row: dict[tuple[str, str], dict[str, Line]] = {}
-    for line in mine:
+    # At the published protocol last, so that it stays.
+    for line in sorted(mine, key=lambda line: line.budget == "paper"):
         by_row.setdefault((line.method, line.reading), {})[line.setting] = line
     titles = ["ρ = " + column.removeprefix("rho=") for column in columns]
     rows = [f"| method | {' | '.join(titles)} |", f"|---|{'---|' * len(columns)}"]
-    for (method, reading), by_column in by_row.items():
+    for (method, reading), by_column in _in_order(mine, by_row):
         values = [_ours_and_published(by_column.get(column)) for column in columns]
         name = f"{method}, {reading}" if reading else method
         rows.append(f"| {name} | {' | '.join(values)} |")
     return "\n".join(rows)
 
 
+def _in_order(
+    lines: Sequence[Line], by_row: Mapping[tuple[str, str], dict[str, Line]]
+) -> list[tuple[tuple[str, str], dict[str, Line]]]:
+    """The rows in the order of the ledger."""
+    order = dict.fromkeys((line.method, line.reading) for line in lines)
+    return [(row, by_row[row]) for row in order]
+
+
 def _ours_and_published(line: Line | None) -> str:
     if line is None:
         return "–"
-    return f"**{spread(line.ours or 0.0, line.ours_std)}** ({as_printed(line.published)})"
+    ours = spread(line.ours or 0.0, line.ours_std)
+    shown = f"**{ours}**" if line.budget == "paper" else f"{ours}{REDUCED}"
+    return f"{shown} ({line.published:.2f})"
 
 
 def into_readme(readme: str, lines: Sequence[Line]) -> str:
@@ -177,4 +234,4 @@ def into_readme(readme: str, lines: Sequence[Line]) -> str:
     return f"{before}{BEGIN}\n{summary(lines)}\n{END}{after}"
 
 
-__all__ = ["into_readme", "markdown", "summary", "write"]
+__all__ = ["counts", "into_readme", "markdown", "summary", "write"]
