@@ -21,6 +21,8 @@ class DataInfo:
             fills it in.
         bias_features: how many features each sample brings from a bias-capturing model; 0 for none.
             A run fills it in.
+        bias_parts: of a bias made of several columns, the value of each bias name in each column;
+            empty if there is one column.
     """
 
     name: str
@@ -31,6 +33,7 @@ class DataInfo:
     notes: dict[str, str] = field(default_factory=dict)
     train_size: int = 0
     bias_features: int = 0
+    bias_parts: tuple[tuple[int, ...], ...] = ()
 
     @property
     def has_vectors(self) -> bool:
@@ -58,6 +61,7 @@ class Batch:
         bias: [N], −1 for unknown; None if the bias is not known.
         index: [N] position of each sample in its split, for what is kept sample by sample.
         bias_features: [N, G] of a bias-capturing model.
+        bias_values: [N, k], a bias that is numbers, NaN for unknown; None if it is labels.
         second: a batch of the second stream, where a method asks for one.
     """
 
@@ -66,6 +70,7 @@ class Batch:
     bias: Tensor | None
     index: Tensor
     bias_features: Tensor | None = None
+    bias_values: Tensor | None = None
     second: "Batch | None" = None
 
     def __len__(self) -> int:

@@ -7,6 +7,8 @@ from torch import Tensor
 
 # Rounding error of a cosine in float32.
 ROUNDING = 1e-6
+# Values of which the median distance is taken at most; of more samples, as many quantiles.
+MEDIAN_VALUES = 512
 # The bits of a number's exponent, and the integers to look at them with.
 EXPONENTS = {
     torch.float32: (torch.int32, 0x7F800000),
@@ -48,6 +50,31 @@ def power_of_two(size: Tensor) -> Tensor:
     integer, mask = EXPONENTS[size.dtype]
     power = (size.view(integer) & mask).view(size.dtype)
     return torch.where(power > 0, power, 1)
+
+
+def median_distance(values: Tensor) -> Tensor:
+    """Return the median of |v_i − v_j| over pairs of different values, for each column [k].
+
+    It is exact up to `MEDIAN_VALUES` samples; of more, as many quantiles are compared. A column in
+    which no two values differ has the distance 1.
+
+    Args:
+        values: [N, k]; NaN is left out.
+    """
+    n, most = len(values), MEDIAN_VALUES
+    if n == 0:
+        return values.new_ones(values.shape[1])
+    ordered = values.sort(0).values  # NaN last
+    count = (~values.isnan()).sum(0)  # [k]
+    rank = torch.arange(min(n, most), device=values.device)[:, None]
+    spread = (2 * rank + 1) * count // (2 * most)
+    chosen = ordered.gather(0, torch.where(count > most, spread, rank))  # [m, k]
+    found = []
+    for column in chosen.unbind(1):
+        distance = (column[:, None] - column).abs().flatten()
+        found.append(torch.where(distance > 0, distance, torch.nan).nanmedian())
+    medians = torch.stack(found)
+    return torch.where(medians.isnan(), 1, medians)
 
 
 class _Unit(torch.autograd.Function):

@@ -78,6 +78,8 @@ CASES = {
     "fairkl authors": lambda x: losses.fairkl(x.z, x.y, x.b, variant="authors"),
     "fairkl any length": lambda x: losses.fairkl(x.z / 3, x.y, x.b, unit_norm=False),
     "fairkl scores": lambda x: losses.fairkl(x.z, x.y, bias_features=x.g),
+    "fairkl values": lambda x: losses.fairkl(x.z, x.y, x.g[:, 0], negatives=True),
+    "fairkl columns": lambda x: losses.fairkl(x.z, x.y, torch.stack([x.b, x.y % 2], 1)),
     "fairkl_terms": lambda x: losses.fairkl_terms(x.views, x.y[::2], x.b[::2]).value,
     "information_bounds": lambda x: losses.information_bounds(x.views).lower,
     "information_bounds_from_scores": lambda x: (

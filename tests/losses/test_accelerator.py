@@ -50,7 +50,7 @@ EPSILON_FAMILY = [
     )
 ]
 # FairKL by pairs, and half as many rows when one of two views is taken.
-NOT_BY_CELLS = ("scores", "lognormal", "absolute", "first view")
+NOT_BY_CELLS = ("scores", "values", "lognormal", "absolute", "first view")
 BY_CELLS = [
     name for name in CASES if name.lower().startswith("fairkl") and not name.endswith(NOT_BY_CELLS)
 ]

@@ -14,7 +14,7 @@ from fairmargin.methods.catalog import CARDS
 from tests.methods import tiny
 
 EVERY = sorted(METHODS)
-LATER = {"jtt": {"main"}}  # players whose turn comes in a later epoch
+LATER = {"jtt": {"main"}, "cnc": {"main"}}  # players whose turn comes in a later epoch
 # Keys of a line of metrics.jsonl that no count may replace.
 LOGGED = {"event", "epoch", "step", "lr", "terms", "seconds", "images_per_second"}
 NEEDS_BIAS = {name for name, card in CARDS.items() if card.needs_bias_labels}

@@ -30,6 +30,8 @@ NOTES = {"stylized": "none, but sin may be built"}
 OPTIONS = {  # what so few steps, and a dataset of noise, allow
     "dfr": {"source": "train", "draws": 2, "inverse_strength": 1.0},
     "jtt": {"up_weight": 2.0},
+    "flac": {"alpha": 1.0},
+    "lc": {"mixup": 0.3, "ramp_steps": 1},
     "dfa": {"swap_start": 1},  # steps: a share is of a run whose length is known
     "softcon": {"beta": 1.0},
     "biascon+ce": {"beta": 1.0},

@@ -64,7 +64,18 @@ REDUCED = {
     "reduced-count": {"normalize": "count"},
     "reduced-authors": {"variant": "authors"},
     "reduced-first-view": {"views": "first", "negatives": True},
+    "reduced-values": {"negatives": True},
+    "reduced-values-anchor": {"scope": "anchor", "bandwidth": 2.0},
+    "reduced-columns": {"negatives": True},
+    "reduced-columns-sum": {"biases": "sum"},
 }
+
+
+def bias_of(name, b):
+    """The bias as a case takes it: integers, values, or two columns."""
+    if "values" in name:
+        return torch.where(b >= 0, b + 0.3 * (b - 1) ** 2, torch.nan).double()
+    return torch.stack([b, b.clamp_min(0) % 2], 1) if "columns" in name else b
 
 
 def whole_batch():
@@ -84,7 +95,7 @@ def one_process(name):
     loss = (
         GATHERED[name](net(z), y, b)
         if name in GATHERED
-        else losses.fairkl(net(z), y, b, **REDUCED[name])
+        else losses.fairkl(net(z), y, bias_of(name, b), **REDUCED[name])
     )
     loss.backward()
     return loss.item(), [p.grad for p in net.parameters()]
@@ -96,7 +107,7 @@ def two_processes(rank, name):
     if name in GATHERED:
         loss = GATHERED[name](*gather(net(z), y, b))
     else:
-        loss = losses.fairkl(net(z), y, b, across_ranks=True, **REDUCED[name])
+        loss = losses.fairkl(net(z), y, bias_of(name, b), across_ranks=True, **REDUCED[name])
     loss.backward()
     return loss.item(), [p.grad for p in net.parameters()]
 

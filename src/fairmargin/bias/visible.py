@@ -63,7 +63,7 @@ def visible_bias(
     chosen = {"source": source, "why": why} if why else {}
     if source == "labels":
         return VisibleBias(info, splits, facts=chosen)
-    info = replace(info, bias_names=(), counts=info.counts[:, :0])
+    info = replace(info, bias_names=(), counts=info.counts[:, :0], bias_parts=())
     name, argument = parse(source)
     infer = PROVIDERS[name].infer
     if infer is None:
@@ -147,5 +147,7 @@ def _relabelled(split: Any, bias: Tensor | None) -> Split:
         raise TypeError(
             f"the bias labels of a {type(split).__name__} cannot be replaced; make it a dataclass"
         )
-    relabelled: Any = replace(split, bias=bias)  # type: ignore[type-var]
+    # The values of a continuous bias are as visible as its labels.
+    hidden = {"bias_values": None} if hasattr(split, "bias_values") else {}
+    relabelled: Any = replace(split, bias=bias, **hidden)  # type: ignore[type-var]
     return relabelled

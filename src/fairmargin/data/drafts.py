@@ -37,6 +37,8 @@ class Sample:
         bias: empty if unknown.
         split: "train", "valid" or "test".
         weight: how often training draws it, beside others.
+        bias_cells: what the columns of the bias say, one text for each.
+        bias_values: the same as numbers, if the bias is continuous; NaN for unknown.
     """
 
     row: int | None
@@ -46,6 +48,8 @@ class Sample:
     bias: str
     split: str
     weight: float = 1.0
+    bias_cells: tuple[str, ...] = ()
+    bias_values: tuple[float, ...] = ()
 
 
 @dataclass
@@ -135,8 +139,9 @@ def manifest_drafts(
         if isinstance(weight, str):
             faults.append(weight)
             weight = 0.0
-        bias = combine(cells[at] for at in bias_at)
-        drafts.append(Draft(Sample(row, file, found, label, bias, split, weight), faults))
+        marked = tuple(cells[at].strip() for at in bias_at)
+        bias = combine(marked)
+        drafts.append(Draft(Sample(row, file, found, label, bias, split, weight, marked), faults))
     return drafts
 
 

@@ -309,9 +309,10 @@ def _rows(file: Path, split: str | None, columns: Columns, images: Path) -> list
             if isinstance(weight, str):
                 faults.append(weight)
                 weight = 0.0
-            marked = combine(word(cells, name) for name in bias)
+            marked = tuple(word(cells, name) for name in bias)
             name = f"{file.name}, image {row}"
-            drafts.append(Draft(Sample(row, name, where, label, marked, known, weight), faults))
+            sample = Sample(row, name, where, label, combine(marked), known, weight, marked)
+            drafts.append(Draft(sample, faults))
     return drafts
 
 

@@ -21,7 +21,7 @@ CONTENT_BYTES = 1 << 30
 
 
 def data_hash(split: "Split") -> str:
-    """Return the sha256 of a split's labels, bias, weights if it has any, and pixels.
+    """Return the sha256 of a split's labels, bias, pixels, and weights and bias values if any.
 
     For a split of files (one with `paths`), the names below their common folder and the file sizes
     take the place of the pixels.
@@ -35,6 +35,9 @@ def data_hash(split: "Split") -> str:
     weights = getattr(split, "weights", None)
     if weights is not None:
         digest.update(b"weights\n" + weights.cpu().numpy().astype("<f8").tobytes())
+    bias_values = getattr(split, "bias_values", None)
+    if bias_values is not None:
+        digest.update(b"bias values\n" + bias_values.cpu().numpy().astype("<f8").tobytes())
     paths = getattr(split, "paths", None)
     if paths is not None:
         for line in _names_and_sizes(paths):

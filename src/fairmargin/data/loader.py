@@ -129,12 +129,16 @@ class Loader:
             bias = bias.index_select(0, index).to(self.device)
         if features is not None:
             features = features.index_select(0, index).to(self.device)
+        values = getattr(self.split, "bias_values", None)
+        if values is not None:
+            values = values.index_select(0, index).to(self.device)
         return Batch(
             images=self.views(images.to(self.device, non_blocking=True), randomness),
             labels=self.split.labels.index_select(0, index).to(self.device),
             bias=bias,
             index=index.to(self.device),
             bias_features=features,
+            bias_values=values,
         )
 
     def _pixels(self, parts: list[Tensor]) -> Iterable[Tensor]:

@@ -46,6 +46,7 @@ class ArraySplit:
 
     Args:
         weights: double [N], by which training draws samples; None if all are equal.
+        bias_values: float [N, k], the bias as numbers, NaN where unknown; None if it is labels.
     """
 
     pixels: Tensor  # uint8 [N, C, H, W]
@@ -54,6 +55,7 @@ class ArraySplit:
     weights: Tensor | None = None
     # Of the files that the pixels come from; None if they come from no files.
     names: Sequence[str] | None = None
+    bias_values: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -72,7 +74,8 @@ class ArraySplit:
         bias = None if self.bias is None else self.bias[index]
         weights = None if self.weights is None else self.weights[index]
         names = _at(self.names, index)
-        return ArraySplit(self.pixels[index], self.labels[index], bias, weights, names)
+        values = None if self.bias_values is None else self.bias_values[index]
+        return ArraySplit(self.pixels[index], self.labels[index], bias, weights, names, values)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:
         """Split into (train, valid), with `fraction` of every (label, bias) cell held out.
@@ -96,6 +99,7 @@ class FileSplit:
         still: how evaluation decodes, if training crops from larger pictures.
         weights: double [N], by which training draws samples; None if all are equal.
         names: of the files, as people know them; None takes the paths.
+        bias_values: float [N, k], the bias as numbers, NaN where unknown; None if it is labels.
     """
 
     paths: Sequence[Path]
@@ -105,6 +109,7 @@ class FileSplit:
     still: Callable[[Path], Tensor] | None = None
     weights: Tensor | None = None
     names: Sequence[str] | None = None
+    bias_values: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -123,8 +128,9 @@ class FileSplit:
         bias = None if self.bias is None else self.bias[index]
         weights = None if self.weights is None else self.weights[index]
         names = _at(self.names, index)
-        labels = self.labels[index]
-        return replace(self, paths=paths, labels=labels, bias=bias, weights=weights, names=names)
+        values = None if self.bias_values is None else self.bias_values[index]
+        found = replace(self, paths=paths, labels=self.labels[index], bias=bias, names=names)
+        return replace(found, weights=weights, bias_values=values)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["FileSplit", "FileSplit"]:
         """Split into (train, valid), with `fraction` of every (label, bias) cell held out.

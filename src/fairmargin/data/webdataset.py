@@ -227,8 +227,8 @@ def _draft(
     if isinstance(found, str):
         faults.append(found)
         found = 0.0
-    values = combine(key.fields.get(each, "") for each in bias)
-    return Draft(Sample(None, name, where, marked, values, split, found), faults)
+    cells = tuple(key.fields.get(each, "").strip() for each in bias)
+    return Draft(Sample(None, name, where, marked, combine(cells), split, found, cells), faults)
 
 
 def _image(key: _Key) -> str | None:

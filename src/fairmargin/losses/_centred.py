@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fairmargin.losses import _streamed
+from fairmargin.losses._alignment import Alike, alignment, number_groups
 from fairmargin.losses._limits import limits_of
 from fairmargin.losses.divergences import Measure
-from fairmargin.vectors import settled
 
 # Keeps 0/0 away from sets without pairs, which are dropped afterwards.
 TINY = 1e-30
@@ -38,6 +38,7 @@ def centred_sums(
     z: Tensor,
     y: Tensor,
     cue: Tensor,
+    alike: Alike,
     signs: int,
     measure: Measure | None,
     unit_norm: bool,
@@ -48,7 +49,8 @@ def centred_sums(
     Args:
         z: [N, D] features.
         y: [N] labels.
-        cue: [N] bias labels or [N, G] unit bias features.
+        cue: what is known of the bias, as `alignment` takes it.
+        alike: how two cues are compared.
         signs: 1 for the sets A⁺ and C⁺, 2 for A⁻ and C⁻ too.
         measure: x = measure(d); None takes x = d = 2 − 2 z_i·z_j.
         unit_norm: the rows of z have length 1, or 0.
@@ -64,7 +66,7 @@ def centred_sums(
     lengths = [u.square().sum(1) + _missing_length(z, unit_norm) for u in rows]
     number = torch.arange(n, device=z.device)
     if n <= size:
-        sums = _anchor_sums(rows, lengths, y, cue, number, rows, lengths, y, cue, measure)
+        sums = _anchor_sums(rows, lengths, y, cue, number, rows, lengths, y, cue, alike, measure)
     else:
         one_chunk = _anchor_sums
         if _streamed.compiles_chunks(limits):
@@ -75,7 +77,7 @@ def centred_sums(
             some_rows = [u[r] for u in rows]
             some_lengths = [a[r] for a in lengths]
             anchors = (some_rows, some_lengths, y[r], cue[r], number[r])
-            parts.append(recomputed(one_chunk, *anchors, rows, lengths, y, cue, measure))
+            parts.append(recomputed(one_chunk, *anchors, rows, lengths, y, cue, alike, measure))
         sums = torch.cat(parts)
     sums = sums.to(torch.promote_types(z.dtype, limits.scalars))
     return sums[..., :4], sums[..., 4].detach()
@@ -109,14 +111,6 @@ def move_pivot(sums: Tensor, pivot: Tensor, other: Tensor | float) -> Tensor:
     return torch.stack([count, mass, first + mass * step, moved_second], -1)
 
 
-def number_groups(ids: Tensor) -> Tensor:
-    """Return a number below N for each of N ids, equal for equal ids.
-
-    Not every number is taken.
-    """
-    return torch.searchsorted(ids.sort().values, ids.contiguous())
-
-
 def _mean_of_group(z: Tensor, group: Tensor) -> Tensor:
     """For each row the mean of its group."""
     total = torch.zeros_like(z).index_add(0, group, z)
@@ -143,17 +137,15 @@ def _anchor_sums(
     length: list[Tensor],
     y: Tensor,
     cue: Tensor,
+    alike: Alike,
     measure: Measure | None,
 ) -> Tensor:
     """The four sums and the pivot of some anchors, the rows `number`, against all: [c, sets, 5]."""
     dtype = u[0].dtype
     same = (y_a[:, None] == y[None, :]).to(dtype)
     known = (number[:, None] != torch.arange(len(y), device=y.device)).to(dtype)  # no self-pairs
-    if cue.is_floating_point():
-        aligned = settled((cue_a @ cue.T).clamp(0, 1)).to(dtype)
-    else:
-        aligned = (cue_a[:, None] == cue[None, :]).to(dtype)
-        known = known * ((cue_a[:, None] >= 0) & (cue[None, :] >= 0))
+    aligned, both_known = alignment(cue_a, cue, alike, dtype)
+    known = known * both_known
     sets = []
     for sign, label in enumerate((same, 1 - same)[: len(u)]):
         d = length_a[sign][:, None] + length[sign] - 2 * u_a[sign] @ u[sign].T  # [c, N]

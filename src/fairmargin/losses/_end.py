@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.checks import check_choice
-from fairmargin.losses._centred import number_groups
+from fairmargin.losses._alignment import number_groups
 from fairmargin.losses._limits import limits_of
 from fairmargin.losses.choices import EntangledPairs
 from fairmargin.losses.inputs import rows

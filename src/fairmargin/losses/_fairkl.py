@@ -4,9 +4,10 @@ Over ordered pairs i ≠ j with distance d_ij = ‖z_i − z_j‖² = 2 − 2 z_
   A⁺ same label, same bias      C⁺ same label, other bias
   A⁻ other label, same bias     C⁻ other label, other bias
 The regulariser is a divergence between the distance distributions of A and C, for the positives
-(and negatives).
+(and negatives). With bias features or values a pair is in both sets, with weights that add up to 1.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -14,12 +15,21 @@ import torch
 from torch import Tensor
 
 from fairmargin.checks import check_choice
+from fairmargin.losses._alignment import Alike, cues_of_labels, cues_of_values
 from fairmargin.losses._centred import move_pivot
 from fairmargin.losses._groups import self_pairs
 from fairmargin.losses._limits import Limits, limits_of, pair_dtype
 from fairmargin.losses._operators import operator_above
 from fairmargin.losses._signatures import arguments_of
-from fairmargin.losses.choices import Divergence, Normalize, Scope, UsedViews, Variant
+from fairmargin.losses.choices import (
+    Biases,
+    Divergence,
+    Kernel,
+    Normalize,
+    Scope,
+    UsedViews,
+    Variant,
+)
 from fairmargin.losses.divergences import (
     DIVERGENCES,
     MEASURES,
@@ -29,7 +39,7 @@ from fairmargin.losses.divergences import (
     Moments,
     square_root,
 )
-from fairmargin.losses.inputs import check_chunk, rows, unit_bias_features
+from fairmargin.losses.inputs import check_chunk, check_ids, check_values, rows, unit_bias_features
 from fairmargin.losses.moments import COUNT, FIRST, MASS, SECOND, SetSums, set_sums
 from fairmargin.runtime import distributed
 from fairmargin.vectors import full_precision
@@ -93,6 +103,9 @@ def fairkl_terms(
     across_ranks: bool = False,
     chunk: int | None = None,
     views: UsedViews = "all",
+    kernel: Kernel = "gaussian",
+    bandwidth: float = 0.0,
+    biases: Biases = "joint",
 ) -> FairKLTerms:
     """FairKL with the number of pairs in each set, for a training log.
 
@@ -112,7 +125,14 @@ def fairkl_terms(
     check_choice(variant, "variant", get_args(Variant))
     check_choice(normalize, "normalize", get_args(Normalize))
     check_choice(views, "views", get_args(UsedViews))
+    check_choice(kernel, "kernel", get_args(Kernel))
+    check_choice(biases, "biases", get_args(Biases))
     check_chunk(chunk)
+    if not 0 <= bandwidth < math.inf:
+        raise ValueError(
+            f"bandwidth must be a finite number ≥ 0, where 0 takes the median distance; "
+            f"got {bandwidth}"
+        )
     if variance_floor < 0:
         raise ValueError(f"variance_floor must be ≥ 0; got {variance_floor}")
     if bias is None and bias_features is None:
@@ -131,40 +151,100 @@ def fairkl_terms(
 
     if views == "first":
         features = _first_view(features)
-    if bias is not None:
-        z, (y, cue) = rows(features, labels, bias, names=("labels", "bias"), unit_norm=False)
-    else:
-        assert bias_features is not None
-        z, (y,) = rows(features, labels, names=("labels",), unit_norm=False)
-        cue = unit_bias_features(bias_features, features)
-        cue = cue.to(pair_dtype(cue))
+    z, (y,) = rows(features, labels, names=("labels",), unit_norm=False)
+    alike, cues = _cues(features, bias, bias_features, kernel, bandwidth, biases, across_ranks)
     with torch.autocast(z.device.type, enabled=False):
-        by_anchor = scope == "anchor"
-        found = set_sums(
-            z,
-            y,
-            cue,
-            negatives=negatives or authors,
-            by_anchor=by_anchor,
-            measure=MEASURES.get(divergence),
-            unit_norm=unit_norm,
-            across_ranks=across_ranks,
-            chunk=chunk,
-        )
-        if authors:
-            value = _authors_formula(found, divergence != "mean", across_ranks)
-            dropped = torch.zeros((), dtype=torch.bool, device=z.device)
-        else:
-            size: int | Tensor | None = None
-            if normalize == "count":
-                size = found.samples if by_anchor else found.samples * found.samples
-            least = 1 if divergence in OF_MEANS else 2
-            function = DIVERGENCES[divergence]
-            value, dropped = _mean_divergence(
-                found, function, variance_floor, least, size, across_ranks and by_anchor
+        terms = []
+        for cue in cues:
+            found = set_sums(
+                z,
+                y,
+                cue,
+                alike=alike,
+                negatives=negatives or authors,
+                by_anchor=scope == "anchor",
+                measure=MEASURES.get(divergence),
+                unit_norm=unit_norm,
+                across_ranks=across_ranks,
+                chunk=chunk,
             )
-        pairs = found.sums[..., COUNT].detach().sum(0)
-        return FairKLTerms(value.to(full_precision(features[:0]).dtype), pairs, dropped)
+            if authors:
+                terms.append(_authors_terms(found, divergence != "mean", across_ranks))
+            else:
+                terms.append(
+                    _terms(found, divergence, scope, variance_floor, normalize, across_ranks)
+                )
+    value, pairs, dropped = terms[0].value, terms[0].pairs, terms[0].dropped
+    for term in terms[1:]:
+        value, pairs, dropped = value + term.value, pairs + term.pairs, dropped & term.dropped
+    return FairKLTerms(value.to(full_precision(features[:0]).dtype), pairs, dropped)
+
+
+def _cues(
+    features: Tensor,
+    bias: Tensor | None,
+    bias_features: Tensor | None,
+    kernel: Kernel,
+    bandwidth: float,
+    biases: Biases,
+    across_ranks: bool,
+) -> tuple[Alike, list[Tensor]]:
+    """Return how cues are compared, and one cue for each term of the sum."""
+    if bias is None:
+        assert bias_features is not None
+        cue = unit_bias_features(bias_features, features)
+        return "cosine", [cue.to(pair_dtype(cue))]
+    views = features.shape[1] if features.ndim == 3 else 1
+    if isinstance(bias, Tensor) and bias.is_floating_point():
+        check_values(bias, len(features), "bias", device=features.device)
+        values = full_precision(bias.detach()).reshape(len(bias), -1)  # [N, k]
+        values = values.to(pair_dtype(values))
+        if views > 1:
+            values = values.repeat_interleave(views, 0)
+        return kernel, cues_of_values(values, bandwidth, biases, across_ranks)
+    several = isinstance(bias, Tensor) and bias.ndim == 2 and bias.shape[1] > 0
+    columns = list(bias.unbind(1)) if several else [bias]
+    for column in columns:
+        check_ids(column, len(features), "bias", device=features.device)
+    columns = [column.long() for column in columns]
+    if views > 1:
+        columns = [column.repeat_interleave(views) for column in columns]
+    return "labels", cues_of_labels(columns, biases, across_ranks)
+
+
+def _authors_terms(found: SetSums, spread: bool, across_ranks: bool) -> FairKLTerms:
+    value = _authors_formula(found, spread, across_ranks)
+    dropped = torch.zeros((), dtype=torch.bool, device=value.device)
+    return FairKLTerms(value, _pairs(found), dropped)
+
+
+def _terms(
+    found: SetSums,
+    divergence: Divergence,
+    scope: Scope,
+    variance_floor: float,
+    normalize: Normalize,
+    across_ranks: bool,
+) -> FairKLTerms:
+    """Return the paper's formula for one bias, from the sums of its sets."""
+    by_anchor = scope == "anchor"
+    size: int | Tensor | None = None
+    if normalize == "count":
+        size = found.samples if by_anchor else found.samples * found.samples
+    least = 1 if divergence in OF_MEANS else 2
+    value, dropped = _mean_divergence(
+        found,
+        DIVERGENCES[divergence],
+        variance_floor,
+        least,
+        size,
+        across_ranks and by_anchor,
+    )
+    return FairKLTerms(value, _pairs(found), dropped)
+
+
+def _pairs(found: SetSums) -> Tensor:
+    return found.sums[..., COUNT].detach().sum(0)
 
 
 @arguments_of(fairkl_terms)
@@ -184,7 +264,10 @@ def fairkl(*args: Any, **settings: Any) -> Tensor:
     Args:
         features: [N, D] or [N, V, D] embeddings.
         labels: [N] integers.
-        bias: [N] integers; −1 means unknown, and leaves the sample out of every set.
+        bias: [N] integers; −1 means unknown, and leaves the sample out of every set. Or [N]
+            floating-point values of an attribute such as age or brightness, NaN for unknown: a
+            pair is aligned with weight k(b_i, b_j) and conflicting with weight 1 − k. Several
+            attributes are columns, [N, k]; see `biases`. No gradient flows into them.
         bias_features: [N, G] features of a bias-capturing model, instead of `bias`: a pair is
             aligned with weight b̃ = max(0, cos(g_i, g_j)) and conflicting with weight 1 − b̃. No
             gradient flows into them.
@@ -214,6 +297,13 @@ def fairkl(*args: Any, **settings: Any) -> Tensor:
         chunk: anchors handled at a time where pairs are visited; None chooses by size.
         views: of features [N, V, D], "all" takes every view as a sample, "first" only features[:,
             0], as the released code does. The same for [N, D].
+        kernel: k, for values. "gaussian": exp(−½ Σ_c (Δ_c/h_c)²) over the columns c. "box": 1 if
+            |Δ_c| ≤ h_c in every column, else 0.
+        bandwidth: h, in the units of the values. 0 takes, for each column, the median |Δ| over
+            the pairs of the batch whose values differ (of more than 512 rows, over 512 quantiles).
+        biases: of several columns, "joint" takes them as one bias, which two samples share if they
+            do in every column; "sum" adds up the loss of each column. With "sum", the pairs that
+            `fairkl_terms` counts are those of all columns.
 
     Returns:
         A scalar. A term with fewer than two pairs in a set (one for "mean" and "absolute-mean") is
@@ -228,7 +318,7 @@ def fairkl(*args: Any, **settings: Any) -> Tensor:
 
 
 def _check_authors(bias: Tensor | None, scope: Scope, divergence: Divergence) -> None:
-    if bias is None or scope != "batch":
+    if bias is None or bias.is_floating_point() or scope != "batch":
         raise ValueError(
             'variant="authors" is defined for bias labels and scope="batch" only; '
             'use variant="paper"'

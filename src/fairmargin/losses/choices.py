@@ -18,6 +18,10 @@ Scope = Literal["batch", "anchor"]
 Variant = Literal["paper", "authors"]
 # `fairkl`: what weighted sums are divided by.
 Normalize = Literal["weights", "count"]
+# `fairkl`: how near two values of the bias are.
+Kernel = Literal["gaussian", "box"]
+# `fairkl`: what several columns of the bias make: one bias of all together, or a term for each.
+Biases = Literal["joint", "sum"]
 # `fairkl`: which views of features [N, V, D] are samples.
 UsedViews = Literal["all", "first"]
 

@@ -137,6 +137,32 @@ def check_ids(ids: Tensor, length: int, name: str, *, device: torch.device | Non
         )
 
 
+def check_values(values: Tensor, length: int, name: str, *, device: torch.device) -> None:
+    """Raise an error unless `values` are numbers [length] or [length, k], NaN where unknown.
+
+    Args:
+        name: of the argument, for the messages.
+        device: where they must be.
+    """
+    if values.ndim not in (1, 2) or 0 in values.shape[1:]:
+        raise ValueError(
+            f"{name} must have shape [N] or [N, k]; got {list(values.shape)}. "
+            "Give one value of each attribute for each sample"
+        )
+    if values.shape[0] != length:
+        raise ValueError(
+            f"{name} has {values.shape[0]} rows but features has {length} samples; "
+            "give one for each sample, not for each view"
+        )
+    if values.device != device:
+        raise ValueError(
+            f"{name} is on {values.device} but features is on {device}; "
+            f"move it with {name}.to(features.device)"
+        )
+    if checked(values) and bool(values.isinf().any()):
+        raise ValueError(f"{name} has infinite values; give finite ones, or NaN for unknown")
+
+
 def check_classes(labels: Tensor, n: int, classes: int, *, device: torch.device) -> None:
     """Raise an error unless `labels` are n integers that index `classes` columns.
 

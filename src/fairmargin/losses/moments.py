@@ -7,8 +7,8 @@ Of each set we need Σw, Σw·d and Σw·d², in float64 because E[d²] − E[d]
 
 `set_sums` chooses one of three ways:
 - by groups (`_groups.py`), for bias labels: the sets are differences of groups of samples;
-- by pairs, below: visits the distances a chunk of anchors at a time. Any weights, any function of
-  d;
+- by pairs, below: visits the distances a chunk of anchors at a time. Any weights (`_alignment.py`),
+  any function of d;
 - centred (`_centred.py`), on accelerators, where float64 is slow or missing and where counting
   groups means waiting for the device. Very large batches go by groups nevertheless (`_limits.py`).
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairmargin.losses._alignment import Alike, alignment, is_known
 from fairmargin.losses._centred import centred_sums, pooled, recomputed
 from fairmargin.losses._groups import (
     MatrixSums,
@@ -29,7 +30,7 @@ from fairmargin.losses._groups import (
 from fairmargin.losses._limits import limits_of, pair_dtype
 from fairmargin.losses.divergences import Measure
 from fairmargin.runtime import distributed
-from fairmargin.vectors import settled, unit
+from fairmargin.vectors import unit
 
 # Positions in the last axis of the sums: number of pairs in the set, Σw, Σw·x, Σw·x².
 COUNT, MASS, FIRST, SECOND = range(4)
@@ -42,7 +43,7 @@ class SetSums:
     Args:
         z: [n, D] features of this rank's samples, those of known bias where they could be chosen.
         y: [n] labels of the same samples.
-        cue: [n] bias labels or [n, G] bias features of the same samples.
+        cue: [n] bias labels, [n, G] bias features or [n, k] values of the same samples.
         sums: [1 or anchors, sets, 4], see `COUNT`, `MASS`, `FIRST` and `SECOND`.
         samples: how many samples of known bias there are on all ranks.
         pivot: p [1 or anchors, sets] if the sums are Σw(x−p) and Σw(x−p)²; None if they are about
@@ -63,6 +64,7 @@ def set_sums(
     cue: Tensor,
     *,
     negatives: bool = False,
+    alike: Alike | None = None,
     by_anchor: bool = False,
     measure: Measure | None = None,
     unit_norm: bool = True,
@@ -74,7 +76,9 @@ def set_sums(
     Args:
         z: [N, D] features.
         y: [N] labels.
-        cue: [N] bias labels, −1 for unknown, or [N, G] unit bias features.
+        cue: [N] bias labels, −1 for unknown; or [N, G] unit bias features; or, for a kernel, [N, k]
+            values in units of their bandwidth, NaN for unknown.
+        alike: how two cues are compared; None takes "labels" for integers and "cosine" for others.
         by_anchor: sums for each anchor instead of for the whole batch.
         measure: x = measure(d); None takes x = d.
         unit_norm: scale the features to length 1 first.
@@ -83,7 +87,9 @@ def set_sums(
     """
     limits = limits_of(z)
     signs = 2 if negatives else 1
-    has_labels = not cue.is_floating_point() and not torch.compiler.is_compiling()
+    if alike is None:
+        alike = "cosine" if cue.is_floating_point() else "labels"
+    has_labels = alike == "labels" and not torch.compiler.is_compiling()
     # On an accelerator samples of unknown bias stay, as while a compiler traces, unless cells are
     # worth a look. Ranks must not choose by their own number of rows: they would wait for different
     # collectives.
@@ -112,14 +118,14 @@ def set_sums(
             return SetSums(z, y, cue, combine(groups), cells.samples)
     z = _scaled(z.to(pair_dtype(z)), unit_norm)
     all_z, all_y, all_cues = distributed.gather(z, y, cue) if across_ranks else (z, y, cue)
-    # While a compiler traces, samples of unknown bias are still there: they are in no pair, and are
-    # not counted either.
-    all_known = labelled or cue.is_floating_point()
-    samples = len(all_z) if all_known else (all_cues >= 0).sum()
+    # Of values, and while a compiler traces, samples of unknown bias are still there: they are in
+    # no pair, and are not counted either.
+    all_known = labelled or alike == "cosine"
+    samples = len(all_z) if all_known else is_known(all_cues, alike).sum()
     if limits.host:
-        sums = _sums_by_pairs(all_z, all_y, all_cues, signs, by_anchor, measure, chunk)
+        sums = _sums_by_pairs(all_z, all_y, all_cues, alike, signs, by_anchor, measure, chunk)
         return SetSums(z, y, cue, sums, samples)
-    sums, pivot = centred_sums(all_z, all_y, all_cues, signs, measure, unit_norm, chunk)
+    sums, pivot = centred_sums(all_z, all_y, all_cues, alike, signs, measure, unit_norm, chunk)
     if not by_anchor:
         sums, pivot = pooled(sums, pivot)
     return SetSums(z, y, cue, sums, samples, pivot)
@@ -133,6 +139,7 @@ def _sums_by_pairs(
     z: Tensor,
     y: Tensor,
     cue: Tensor,
+    alike: Alike,
     signs: int,
     by_anchor: bool,
     measure: Measure | None,
@@ -140,7 +147,7 @@ def _sums_by_pairs(
 ) -> Tensor:
     n = len(z)
     size = chunk or max(1, limits_of(z).pairs // max(n, 1))
-    how = (signs, by_anchor, measure)
+    how = (alike, signs, by_anchor, measure)
     if n <= size:
         return _pair_sums(z, y, cue, z, y, cue, 0, *how)
     parts = []
@@ -158,6 +165,7 @@ def _pair_sums(
     y: Tensor,
     cue: Tensor,
     start: int,
+    alike: Alike,
     signs: int,
     by_anchor: bool,
     measure: Measure | None,
@@ -166,7 +174,7 @@ def _pair_sums(
     x = 2 - 2 * z_a @ z.T  # [c, N]
     if measure is not None:
         x = measure(x)
-    aligned, known = _alignment(cue_a, cue, z.dtype)
+    aligned, known = alignment(cue_a, cue, alike, z.dtype)
     itself = torch.eye(len(z), dtype=z.dtype, device=z.device)[start : start + len(z_a)]
     known = known - itself * known  # no self-pairs
     same = (y_a[:, None] == y[None, :]).to(z.dtype)
@@ -182,12 +190,3 @@ def _pair_sums(
         sums.append(torch.stack([count, w.sum(dims), (w * x).sum(dims), (w * x2).sum(dims)], -1))
     stacked = torch.stack(sums, -2)
     return stacked if by_anchor else stacked[None]
-
-
-def _alignment(cue_a: Tensor, cue: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """How much each pair shares the bias, and whether that is known; both [c, N]."""
-    if cue.is_floating_point():
-        aligned = settled((cue_a @ cue.T).clamp(0, 1)).to(dtype)
-        return aligned, torch.ones_like(aligned)
-    known = (cue_a[:, None] >= 0) & (cue[None, :] >= 0)
-    return (cue_a[:, None] == cue[None, :]).to(dtype), known.to(dtype)

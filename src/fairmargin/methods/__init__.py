@@ -13,13 +13,17 @@ from typing import Any
 
 from fairmargin.batch import DataInfo
 from fairmargin.checks import check_choice
+from fairmargin.methods.badd import BAdd
 from fairmargin.methods.base import MakeEncoder, Method
 from fairmargin.methods.blind_eye import BlindEye
+from fairmargin.methods.cnc import CnC
 from fairmargin.methods.dfa import DFA
 from fairmargin.methods.dfr import DFR
+from fairmargin.methods.flac import FLAC
 from fairmargin.methods.group_dro import GroupDRO
 from fairmargin.methods.hex import HEX
 from fairmargin.methods.jtt import JTT
+from fairmargin.methods.lc import LC
 from fairmargin.methods.learned_mixin import LearnedMixin
 from fairmargin.methods.lff import LfF
 from fairmargin.methods.lnl import LNL
@@ -35,8 +39,12 @@ METHODS: dict[str, Callable[..., Method]] = {
     "group-dro": GroupDRO,
     "dfr": DFR,
     "blind-eye": BlindEye,
+    "badd": BAdd,
+    "flac": FLAC,
     "dfa": DFA,
     "lff": LfF,
+    "cnc": CnC,
+    "lc": LC,
     "sin": build_sin,
     "sin-proxy": SINProxy,
     "rebias": ReBias,

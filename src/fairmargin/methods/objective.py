@@ -47,6 +47,7 @@ class Objective(Method):
         }
     }
     prior: Tensor | None
+    bias_parts: Tensor  # [biases, columns], or empty
 
     def __init__(
         self,
@@ -81,6 +82,8 @@ class Objective(Method):
         self.classifier = nn.Linear(encoder.dim, info.num_classes, bias=row.intercept)
         prior = None if row.prior is None else row.prior(info.counts.float())
         self.register_buffer("prior", prior)
+        parts = torch.tensor(info.bias_parts, dtype=torch.long)
+        self.register_buffer("bias_parts", parts, persistent=False)
         self.steps: int | None = None  # of the run
         # Samples of unknown bias are not in the counts, but they have a class.
         all_counted = int(info.counts.sum()) >= max(info.train_size, 1)
@@ -117,8 +120,7 @@ class Objective(Method):
         self.terms = {self.name: loss.detach()}
         total = self.alpha * loss
         if self.fairkl is not None:
-            bias = x.bias if x.bias_features is None else None
-            fairkl = self.fairkl(x.h, x.labels, bias, bias_features=x.bias_features)
+            fairkl = self.fairkl(x.h, x.labels, self._bias(x), bias_features=x.bias_features)
             self.terms["fairkl"] = fairkl.detach()
             self.counts = {"pairs": self.fairkl.pairs}  # in A⁺, C⁺ [, A⁻, C⁻]
             total = total + self.fairkl_weight * fairkl
@@ -161,10 +163,9 @@ class Objective(Method):
         if several:
             h = h.unflatten(0, batch.images.shape[:2])  # [N, V, D]
             z = z.unflatten(0, batch.images.shape[:2])
-        optional = [t for t in (batch.bias, batch.bias_features) if t is not None]
-        h, z, labels, *rest = gather(h, z, batch.labels, *optional)
-        bias = rest.pop(0) if batch.bias is not None else None
-        bias_features = rest.pop(0) if batch.bias_features is not None else None
+        given = (batch.bias, batch.bias_features, batch.bias_values)
+        h, z, labels, *rest = gather(h, z, batch.labels, *(t for t in given if t is not None))
+        bias, bias_features, bias_values = (None if t is None else rest.pop(0) for t in given)
         return LossInputs(
             h=h,
             z=z,
@@ -172,11 +173,25 @@ class Objective(Method):
             labels=labels,
             bias=bias,
             bias_features=bias_features,
+            bias_values=bias_values,
             classifier=self.classifier,
             prior=h.new_empty(0) if self.prior is None else self.prior,
             step=step,
             steps=self.steps,
         )
+
+    def _bias(self, x: LossInputs) -> Tensor | None:
+        """Return the bias as FairKL takes it: values, a column for each attribute, or labels."""
+        if x.bias_features is not None:
+            return None
+        if x.bias_values is not None:
+            return x.bias_values
+        assert self.fairkl is not None
+        together = self.fairkl.settings["biases"] == "joint"
+        if x.bias is None or together or not len(self.bias_parts):
+            return x.bias
+        columns = self.bias_parts[x.bias.clamp_min(0)]  # [N, k]
+        return torch.where(x.bias[:, None] >= 0, columns, -1)
 
     def _second_of(self, batch: Batch) -> Batch:
         if batch.second is None:

@@ -69,7 +69,10 @@ def build_row(
         bounds = partial(losses.information_bounds, temperature=settings["temperature"])
     fairkl = None
     if with_fairkl:
-        fairkl = losses.FairKL(**{option: chosen[option] for option in FAIRKL})
+        settings_of_fairkl = {option: chosen[option] for option in FAIRKL}
+        # The values arrive in units of their median distance (data/values.py).
+        settings_of_fairkl["bandwidth"] = chosen["bandwidth"] or 1.0
+        fairkl = losses.FairKL(**settings_of_fairkl)
     head = chosen.get("head", "identity")
     return Objective(
         name,

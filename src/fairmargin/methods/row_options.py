@@ -4,7 +4,15 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, get_type_hints
 
-from fairmargin.losses.choices import Divergence, Normalize, Scope, UsedViews, Variant
+from fairmargin.losses.choices import (
+    Biases,
+    Divergence,
+    Kernel,
+    Normalize,
+    Scope,
+    UsedViews,
+    Variant,
+)
 from fairmargin.methods.card import FROM_ZERO, Between, OptionCard, Range
 from fairmargin.methods.objectives import ROWS, Row
 from fairmargin.networks import HeadKind
@@ -89,6 +97,19 @@ FAIRKL = {
         UsedViews,
         "all",
         OptionCard("views of an image that FairKL sees; the row's loss sees all"),
+    ),
+    "kernel": RowOption(
+        Kernel, "gaussian", OptionCard("how near two values of a continuous bias are")
+    ),
+    "bandwidth": RowOption(
+        float,
+        0.0,
+        OptionCard("of the kernel, in median distances of the training values; 0: one", FROM_ZERO),
+    ),
+    "biases": RowOption(
+        Biases,
+        "joint",
+        OptionCard("several bias columns: one bias of all together, or the sum of a term each"),
     ),
 }
 LAMBDA = RowOption(float, 1.0, OptionCard("weight λ of FairKL", FROM_ZERO, Between(0.1, 10)))

@@ -4,20 +4,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairmargin.batch import DataInfo
+from fairmargin.checks import check_choice
 from fairmargin.data.augment import Augment, augmented
 from fairmargin.data.bias import count_cells
 from fairmargin.data.decode import Decoder, Mode
 from fairmargin.data.divide import check_test, divide
-from fairmargin.data.drafts import Columns, Draft, folder_drafts, manifest_drafts
+from fairmargin.data.drafts import Columns, Draft, column_names, folder_drafts, manifest_drafts
 from fairmargin.data.embedded import embedded_drafts, holds_images
 from fairmargin.data.manifest import Check, Manifest, check_drafts
 from fairmargin.data.split import ArraySplit, Data, FileSplit
+from fairmargin.data.values import BiasKind, parts_of, scaled_values, with_bins
 from fairmargin.data.views import IMAGENET, plain
 from fairmargin.data.webdataset import plain_name
 
@@ -33,6 +36,8 @@ def build(
     path_column: str = "path",
     label_column: str = "label",
     bias_columns: Sequence[str] | str = ("bias",),
+    bias_kind: BiasKind = "labels",
+    bias_bins: int = 4,
     split_column: str | None = "split",
     weight_column: str | None = None,
     base: Path | None = None,
@@ -57,6 +62,9 @@ def build(
         mean: of each channel, subtracted from values in [0, 1]; by default ImageNet's, or that of
             a pretrained network which says it.
         std: of each channel, by which they are divided; by default as for `mean`.
+        bias_kind: "continuous" reads the columns of the bias as numbers, such as ages: methods that
+            can take them (FairKL) see the numbers, and all else sees bins.
+        bias_bins: how many bins each of these columns has, between quantiles of the training rows.
         weight_column: of the sample weights, by which training draws its samples (see
             `samplers.InProportion`); finite numbers from 0 up in every training row. None: every
             sample alike.
@@ -83,6 +91,10 @@ def build(
         base=base,
         bias_level=bias_level,
     )
+    check_choice(bias_kind, "data.bias_kind", get_args(BiasKind))
+    notes: dict[str, str] = {}
+    if bias_kind == "continuous":
+        notes = with_bins(drafts, column_names(bias_columns), bias_bins)
     # Checked now, because decoding may take hours, and again when bad rows are out.
     marked = any(draft.sample.split == "test" for draft in drafts)
     check_test(path, marked, test_fraction, test_needed)
@@ -96,19 +108,26 @@ def build(
 
     labels, bias = _encode(manifest)
     splits = [sample.split for sample in manifest.samples]
-    where, notes = divide(splits, labels, bias, valid_fraction, test_fraction, seed)
+    where, held_out = divide(splits, labels, bias, valid_fraction, test_fraction, seed)
+    notes |= held_out
+    values = None
+    if bias_kind == "continuous":
+        values = scaled_values(manifest.samples, where["train"])
 
     def split(name: str) -> ArraySplit | FileSplit:
         index = where[name]
         paths = [manifest.samples[i].path for i in index.tolist()]
         names = [manifest.samples[i].file for i in index.tolist()]
         known = bias[index] if bool((bias[index] >= 0).any()) else None
+        numbers = None if values is None else values[index]
         if not in_memory:
-            return FileSplit(paths, labels[index], decoder, known, names=names)
+            return FileSplit(paths, labels[index], decoder, known, names=names, bias_values=numbers)
         pixels = np.empty((len(paths), *decoder.shape), np.uint8)
         for i, file in enumerate(paths):
             pixels[i] = decoded[file]
-        return ArraySplit(torch.from_numpy(pixels), labels[index], known, names=names)
+        return ArraySplit(
+            torch.from_numpy(pixels), labels[index], known, names=names, bias_values=numbers
+        )
 
     train = split("train")
     if weight_column is not None:
@@ -132,6 +151,7 @@ def build(
         image_shape=decoder.shape,
         counts=count_cells(train.labels, train.bias, classes, biases),
         notes={"source": str(path), "resize": mode, **notes},
+        bias_parts=parts_of(manifest.samples, manifest.bias_names),
     )
     normalization = (mean or IMAGENET[0], std or IMAGENET[1])
     train_views = augmented(augment, image_size, *normalization)
