@@ -119,6 +119,7 @@ NO_LABELS = (
 NO_GAIN = {
     "ce": "is what the others are compared with",
     "gce": "is meant to take the shortcut",
+    "xrm-twins": "is meant to take the shortcut",
     "logit-adjusted": "corrects for unequal classes, and these are equal",
     "class-reweighted": "corrects for unequal classes, and these are equal",
     "max-margin": "wants a margin, and one along the tint will do",

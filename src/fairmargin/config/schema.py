@@ -103,7 +103,8 @@ class DataConfig(Named):
         "labels",
         "what methods see of the bias: the dataset's `labels`; `none`; `scores`, the features that "
         "`fairmargin scores` wrote; `clusters` of these; `audit:ATTRIBUTE`, what an attribute of "
-        "the audit predicts; `auto` (`docs/scores.md`)",
+        "the audit predicts; `jtt`, `eiil`, `george`, `spare` or `xrm`, groups that a reference "
+        "model finds; `auto` (`docs/scores.md`)",
     )
     scores: Annotated[Path | None, Nothing] = setting(
         None,
@@ -116,12 +117,17 @@ class DataConfig(Named):
     clusters: Annotated[Annotated[Whole, Field(ge=2)] | None, Nothing] = setting(
         None,
         'number of clusters with bias = "clusters"; by default the number of classes, or 2 in each '
-        "class",
+        'class; with "george" and "spare" in each class, by default chosen by silhouette',
     )
     clusters_of: Annotated[Literal["class", "all"] | None, Nothing] = setting(
         None,
         'what bias = "clusters" clusters: "all" samples together (the default), or each "class" '
         "for itself",
+    )
+    reference_epochs: Annotated[WholeAboveZero | None, Nothing] = setting(
+        None,
+        "epochs of the reference model with bias = jtt, eiil or spare (1 by default), george or "
+        "xrm (as many as the run has)",
     )
     inject: Annotated[str | None, Nothing] = setting(
         None,

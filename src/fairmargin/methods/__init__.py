@@ -27,11 +27,13 @@ from fairmargin.methods.rebias import ReBias
 from fairmargin.methods.row_builders import OBJECTIVES
 from fairmargin.methods.rubi import RUBi
 from fairmargin.methods.sin import SINProxy, build_sin
+from fairmargin.methods.xrm import XRMTwins
 
 METHODS: dict[str, Callable[..., Method]] = {
     **OBJECTIVES,  # the rows of objectives.py; those that need no bias also with "+fairkl"
     "lnl": LNL,
     "jtt": JTT,
+    "xrm-twins": XRMTwins,
     "group-dro": GroupDRO,
     "dfr": DFR,
     "blind-eye": BlindEye,

@@ -20,6 +20,7 @@ from fairmargin.methods import (
     rebias,
     rubi,
     sin,
+    xrm,
 )
 from fairmargin.methods.card import MethodCard, OptionCard
 from fairmargin.methods.row_builders import OBJECTIVE_CARDS
@@ -42,6 +43,7 @@ CARDS: dict[str, MethodCard] = _with_costs(
         "group-dro": group_dro.CARD,
         "dfr": dfr.CARD,
         "jtt": jtt.CARD,
+        "xrm-twins": xrm.CARD,
         "lff": lff.CARD,
         "dfa": dfa.CARD,
         "sin": sin.CARD,
