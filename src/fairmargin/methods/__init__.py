@@ -18,6 +18,7 @@ from fairmargin.methods.blind_eye import BlindEye
 from fairmargin.methods.dfa import DFA
 from fairmargin.methods.dfr import DFR
 from fairmargin.methods.group_dro import GroupDRO
+from fairmargin.methods.held_out import build_afr, build_self
 from fairmargin.methods.hex import HEX
 from fairmargin.methods.jtt import JTT
 from fairmargin.methods.learned_mixin import LearnedMixin
@@ -36,6 +37,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "xrm-twins": XRMTwins,
     "group-dro": GroupDRO,
     "dfr": DFR,
+    "class-refit": partial(DFR, balance="class"),
+    "afr": build_afr,
+    "self": build_self,
     "blind-eye": BlindEye,
     "dfa": DFA,
     "lff": LfF,
