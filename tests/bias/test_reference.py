@@ -10,6 +10,7 @@ from fairmargin.bias.providers import PROVIDERS
 from fairmargin.bias.reference import REFERENCES
 from fairmargin.bias.score_file import FILE, read
 from fairmargin.bias.visible import visible_bias
+from fairmargin.evaluate import balanced_by, collect
 from fairmargin.run import run
 from fairmargin.runs import build
 from fairmargin.runs.record import RunRecord
@@ -109,3 +110,33 @@ def test_groups_of_a_model_that_tells_less_than_the_audit_are_called_useless(mon
 
 def test_every_reference_is_a_provider():
     assert set(REFERENCES) <= set(PROVIDERS)
+
+
+def test_ula_chooses_by_groups_of_a_proxys_answers_without_a_bias_label(tmp_path):
+    changes = ("evaluate.select=ula", "evaluate.every=1", "evaluate.report=best-on-validation")
+    chosen = config(*changes, bias="none", method="ce")
+    data = build.data(chosen)
+    asked = reference.configuration(chosen, REFERENCES["jtt"])
+    assert run(chosen, tmp_path / "run", console=Console(quiet=True)).finished
+    kept = RunRecord.read(tmp_path / "run")
+    course = [e["valid"]["ula"] for e in kept.metrics if e["event"] == "evaluation"]
+    assert len(course) == 3
+    best = kept.result["records"]["best-on-validation"]
+    assert best["valid"]["ula"] == max(course)
+    assert best["epoch"] == 1 + course.index(max(course))
+    # The criterion, by a loop.
+    method = build.method(chosen, data)
+    outputs = collect(method, data.valid, data.eval_views)
+    proxy = read(reference.folder_of(asked) / FILE).splits["valid"].logits.argmax(1)
+    assert torch.equal(visible_bias(chosen, data).proxy, proxy)
+    said = outputs.logits.argmax(1).tolist()
+    groups = {}
+    for y, b, answer in zip(data.valid.labels.tolist(), proxy.tolist(), said, strict=True):
+        groups.setdefault((y, b), []).append(answer == y)
+    expected = sum(sum(right) / len(right) for right in groups.values()) / len(groups)
+    assert balanced_by(outputs, proxy) == pytest.approx(expected)
+
+
+def test_only_ula_and_plain_may_choose_where_bias_labels_are_hidden():
+    assert config("evaluate.select=ula", bias="none", method="ce").evaluate.select == "ula"
+    assert config("evaluate.select=cell-mean", bias="none", method="ce").evaluate.select == "plain"

@@ -67,11 +67,29 @@ def infer(config: Config, data: Data, name: str) -> Inferred:
     reference = REFERENCES[name]
     chosen = configuration(config, reference)
     folder = folder_of(chosen)
-    captured = _made(chosen, folder, name)
+    captured = _made(chosen, folder, f"--bias {name}")
     inferred = None
     if distributed.is_first():
         inferred = _inferred(chosen, folder, captured, name)
     answer: Inferred = distributed.from_first_rank(inferred)
+    return answer
+
+
+def proxy_answers(config: Config) -> Tensor:
+    """Return what uLA's proxy network calls each validation sample, [N].
+
+    Tsirigotis et al. (NeurIPS 2023) take these answers for the bias, and choose by the accuracy in
+    the mean over the groups (label, answer).
+    Note: their proxy is a linear classifier on features that were learned without labels; this one
+    is the reference model of `--bias jtt`.
+
+    Args:
+        config: of the run that asks.
+    """
+    chosen = configuration(config, REFERENCES["jtt"])
+    captured = _made(chosen, folder_of(chosen), "evaluate.select=ula")
+    said = captured.splits["valid"].logits.argmax(1) if distributed.is_first() else None
+    answer: Tensor = distributed.from_first_rank(said)
     return answer
 
 
@@ -110,18 +128,18 @@ def folder_of(chosen: Config) -> Path:
     return FOLDER / dataset / f"seed-{chosen.seed}" / name
 
 
-def _made(chosen: Config, folder: Path, name: str) -> Captured:
+def _made(chosen: Config, folder: Path, asker: str) -> Captured:
     """Train the reference, or wait for the process that does."""
     if distributed.is_first() and not RunFolder(folder).finished:
         epochs = _epochs(chosen)
         Console(stderr=True, soft_wrap=True).print(
-            f"bias: --bias {name} trains a reference model first, {chosen.method.name} for "
+            f"bias: {asker} trains a reference model first, {chosen.method.name} for "
             f"{epochs}, in {folder}",
             highlight=False,
         )
     # Only a live panel is worth seeing; what the run says at its end is about another model.
     console = None if Console().is_terminal else Console(quiet=True)
-    command = ("fairmargin", "--bias", name)
+    command = ("fairmargin", *asker.split())
     while True:
         try:
             return capture.make(chosen, folder, command=command, console=console)
@@ -129,7 +147,7 @@ def _made(chosen: Config, folder: Path, name: str) -> Captured:
             time.sleep(PATIENCE)
         except Interrupted as error:
             raise Interrupted(
-                f"stopped while the reference model of --bias {name} was training, and saved; "
+                f"stopped while the reference model of {asker} was training, and saved; "
                 "give the same command again to continue",
                 error.number,
             ) from error
