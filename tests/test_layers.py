@@ -40,6 +40,7 @@ EXCEPTIONS = {
     ("bias.audited", "audit"): "bias labels are what an attribute of the audit predicts",
     ("bias.audited", "runs"): "own images are built again as files, for what only files tell",
     ("methods.dfr", "evaluate"): "its second stage is the linear probe of evaluation",
+    ("bias.reference", "runs"): "the reference model is trained by an ordinary run",
     ("bias.capture", "runs"): "the capturing model is trained by an ordinary run",
     ("bias.capture", "run"): "the capturing model is trained by an ordinary run",
 }

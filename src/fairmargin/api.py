@@ -124,7 +124,8 @@ def train(
         network: a name from `fm.networks.ENCODERS`, or "hf:NAME", "timm:NAME", "torchvision:NAME";
             the dataset's preset by default.
         bias: what methods see of the bias: "labels", "none", "scores", "clusters",
-            "audit:ATTRIBUTE" or "auto"; see docs/scores.md.
+            "audit:ATTRIBUTE", "jtt", "eiil", "george", "spare", "xrm" or "auto"; see
+            docs/scores.md.
         seed: random seed for data, weights and batches.
         epochs: passes over the training set.
         settings: further keys of docs/configuration.md, such as {"train.batch_size": 64}.

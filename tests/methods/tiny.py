@@ -29,6 +29,8 @@ SGD = {**ADAM, "name": "sgd", "lr": 0.1}
 NOTES = {"stylized": "none, but sin may be built"}
 OPTIONS = {  # what so few steps, and a dataset of noise, allow
     "dfr": {"source": "train", "draws": 2, "inverse_strength": 1.0},
+    "class-refit": {"source": "train", "draws": 2, "inverse_strength": 1.0},
+    "afr": {"source": "train", "gamma": 1.0},
     "jtt": {"up_weight": 2.0},
     "flac": {"alpha": 1.0},
     "lc": {"mixup": 0.3, "ramp_steps": 1},

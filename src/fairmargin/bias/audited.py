@@ -111,9 +111,14 @@ def hidden(data: Data) -> Data:
     return replace(data, train=without(data.train), info=info)
 
 
+def has_pictures(data: Data) -> bool:
+    """Return whether an audit could look at pictures."""
+    return not (data.info.has_vectors or isinstance(data.eval_views, FloatViews))
+
+
 def check_pictures(data: Data) -> None:
     """Refuse data in which an audit could not look at pictures."""
-    if data.info.has_vectors or isinstance(data.eval_views, FloatViews):
+    if not has_pictures(data):
         raise ValueError(
             f"an audit measures uint8 images and {data.info.name} holds none; "
             "give bias labels, or train with --bias none"

@@ -192,7 +192,9 @@ def _export(config: Config, data: Data, file: Path) -> None:
             device=device,
             workers=config.train.workers,
         )
-        features = found.features.view(len(split), method.encoder.dim)
+        # An empty split has no row to take widths from.
+        width = found.features.shape[1] if len(split) else said["train"].features.shape[1]
+        features = found.features.view(len(split), width)
         logits = found.logits.view(len(split), data.info.num_classes)
         said[name] = Answers(features, logits, split.labels.cpu())
         accuracy[name] = _accuracies(said[name], split, data)

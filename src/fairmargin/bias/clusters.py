@@ -53,15 +53,21 @@ def cluster(
     for group in groups["train"].unique():
         members = {name: (own == group).nonzero()[:, 0] for name, own in groups.items()}
         x = {name: unit(features[name][index].double()) for name, index in members.items()}
-        assign = _k_means(x["train"], number, seed)
+        assign = fit_clusters(x["train"], number, seed)
         for name, index in members.items():
             if len(index):
                 found[name][index] = assign(x[name])
     return found
 
 
-def _k_means(x: Tensor, number: int, seed: int) -> Callable[[Tensor], Tensor]:
-    """Fit clusters; return the function from rows to their cluster, of which 0 is the largest."""
+def fit_clusters(x: Tensor, number: int, seed: int) -> Callable[[Tensor], Tensor]:
+    """Fit k-means; return the function from rows to their cluster, of which 0 is the largest.
+
+    Args:
+        x: [N, G] double.
+        number: of clusters, at most N.
+        seed: of the restarts.
+    """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 

@@ -74,6 +74,18 @@ def audit(config: Config, data: Data, argument: str) -> Inferred:
     return distributed.from_first_rank(found)
 
 
+def _reference(name: str) -> Infer:
+    """Return the provider that trains a reference model first."""
+
+    def infer(config: Config, data: Data, argument: str) -> Inferred:
+        # Here, because a reference is an ordinary run, and runs know providers.
+        from fairmargin.bias import reference
+
+        return reference.infer(config, data, name)
+
+    return infer
+
+
 PROVIDERS: dict[str, Provider] = {
     "labels": Provider("the dataset's own bias labels", needs="bias labels"),
     "none": Provider("nothing"),
@@ -84,6 +96,31 @@ PROVIDERS: dict[str, Provider] = {
         "images",
         audit,
         argument="ATTRIBUTE",
+    ),
+    "jtt": Provider(
+        "labels: is a sample wrong for a network that was trained briefly?",
+        "a training of 1 epoch",
+        _reference("jtt"),
+    ),
+    "eiil": Provider(
+        "labels: the two environments that violate invariance most",
+        "a training of 1 epoch",
+        _reference("eiil"),
+    ),
+    "george": Provider(
+        "labels: clusters of a trained network's features, in each class",
+        "a training as long as the run",
+        _reference("george"),
+    ),
+    "spare": Provider(
+        "labels: clusters of a network's early outputs, in each class",
+        "a training of 1 epoch",
+        _reference("spare"),
+    ),
+    "xrm": Provider(
+        "labels: is a sample wrong for the twin that did not learn from it?",
+        "a training of two networks, as long as the run",
+        _reference("xrm"),
     ),
     "auto": Provider("labels, audit, clusters, scores or none, by a rule (docs/scores.md)"),
 }

@@ -26,6 +26,7 @@ class VisibleBias:
         features: of a capturing model, for the same splits; empty if the method sees none.
         inferred: what a provider found; None if nothing was inferred.
         facts: what data.json of the run keeps of it; empty if nothing was inferred or chosen.
+        proxy: what a proxy network calls the validation samples [N], where that chooses an epoch.
     """
 
     info: DataInfo
@@ -33,6 +34,7 @@ class VisibleBias:
     features: dict[str, Tensor] = field(default_factory=dict)
     inferred: Inferred | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    proxy: Tensor | None = None
 
     def grouped(self, data: Data) -> Data:
         """Return the data for evaluation: with inferred groups if they have no bias labels at all.
@@ -57,7 +59,18 @@ def visible_bias(
         data: the dataset with all its bias labels.
         before: facts of an interrupted run, which goes on with what "auto" chose then.
     """
-    source, why = _source(config, data, before or {})
+    found = _seen(config, data, before or {})
+    if config.evaluate.select != "ula" or not len(data.valid):
+        return found
+    # Here, because a reference is an ordinary run, and runs know this file.
+    from fairmargin.bias.reference import proxy_answers
+
+    return replace(found, proxy=proxy_answers(config))
+
+
+def _seen(config: Config, data: Data, before: Mapping[str, Any]) -> VisibleBias:
+    """What the method sees, by `data.bias`."""
+    source, why = _source(config, data, before)
     info = replace(data.info, train_size=len(data.train))
     splits = {"train": data.train, "valid": data.valid}
     chosen = {"source": source, "why": why} if why else {}

@@ -47,7 +47,7 @@ Bias = Annotated[
     str | None,
     typer.Option(
         help="What methods may know of the bias: labels, none, scores, clusters, "
-        'audit:"ATTRIBUTE" or auto (docs/scores.md).'
+        'audit:"ATTRIBUTE", jtt, eiil, george, spare, xrm or auto (docs/scores.md).'
     ),
 ]
 Changes = Annotated[

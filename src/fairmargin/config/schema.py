@@ -57,6 +57,8 @@ Pace = Literal["epoch", "step"]
 Classifier = Literal["own", "probe", "knn", "linear"]
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 Accuracy = Literal["plain", "cell-mean", "aligned", "conflicting", "worst-group", "train-weighted"]
+# What may choose: an accuracy, or one by groups that a proxy network tells.
+Selection = Accuracy | Literal["ula"]
 
 
 def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,7 +105,8 @@ class DataConfig(Named):
         "labels",
         "what methods see of the bias: the dataset's `labels`; `none`; `scores`, the features that "
         "`fairmargin scores` wrote; `clusters` of these; `audit:ATTRIBUTE`, what an attribute of "
-        "the audit predicts; `auto` (`docs/scores.md`)",
+        "the audit predicts; `jtt`, `eiil`, `george`, `spare` or `xrm`, groups that a reference "
+        "model finds; `auto` (`docs/scores.md`)",
     )
     scores: Annotated[Path | None, Nothing] = setting(
         None,
@@ -116,12 +119,17 @@ class DataConfig(Named):
     clusters: Annotated[Annotated[Whole, Field(ge=2)] | None, Nothing] = setting(
         None,
         'number of clusters with bias = "clusters"; by default the number of classes, or 2 in each '
-        "class",
+        'class; with "george" and "spare" in each class, by default chosen by silhouette',
     )
     clusters_of: Annotated[Literal["class", "all"] | None, Nothing] = setting(
         None,
         'what bias = "clusters" clusters: "all" samples together (the default), or each "class" '
         "for itself",
+    )
+    reference_epochs: Annotated[WholeAboveZero | None, Nothing] = setting(
+        None,
+        "epochs of the reference model with bias = jtt, eiil or spare and with `evaluate.select` = "
+        "ula (1 by default), george or xrm (as many as the run has)",
     )
     inject: Annotated[str | None, Nothing] = setting(
         None,
@@ -338,10 +346,11 @@ class EvaluateConfig(Section):
         "which weights the result is about; the best are chosen in the method's final stage "
         "(`docs/methods.md`)",
     )
-    select: Accuracy = setting(
+    select: Selection = setting(
         "cell-mean",
         'accuracy by which "best on validation" is chosen; plain unless `data.bias` is "labels" '
-        "and the data have bias labels",
+        "and the data have bias labels; ula: balanced by what a proxy network answers, without "
+        "any bias label (`docs/evaluation.md`)",
     )
     headline: Accuracy = setting(
         "cell-mean", "accuracy that tables show first; plain if the data do not have it"
@@ -411,7 +420,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _choose_without_hidden_labels(self) -> "Config":
         """Do not choose by bias labels where methods may not see them."""
-        if self.data.bias != "labels" and self.evaluate.select != "plain":
+        if self.data.bias != "labels" and self.evaluate.select not in ("plain", "ula"):
             chosen = self.evaluate.model_copy(update={"select": "plain"})
             # The model is frozen.
             object.__setattr__(self, "evaluate", chosen)

@@ -194,6 +194,21 @@ def quick_of(outputs: Outputs, info: DataInfo) -> dict[str, float]:
     return values(answers(outputs.logits), outputs.labels, _known(outputs.bias, info), info.counts)
 
 
+def balanced_by(outputs: Outputs, answers_of_proxy: Tensor) -> float:
+    """Return the mean of the accuracies of the groups (label, answer of a proxy) that occur.
+
+    uLA's criterion (Tsirigotis et al., NeurIPS 2023): it needs no bias label.
+
+    Args:
+        outputs: of the method.
+        answers_of_proxy: [N] classes.
+    """
+    right = (answers(outputs.logits) == outputs.labels).double()
+    groups = torch.stack([outputs.labels, answers_of_proxy], 1).unique(dim=0, return_inverse=True)
+    shares = [right[groups[1] == k].mean() for k in range(len(groups[0]))]
+    return float(torch.stack(shares).mean())
+
+
 def jsonable(value: Any) -> Any:
     """Return a value with NaN and infinities as None, inside lists and dicts too."""
     if isinstance(value, dict):

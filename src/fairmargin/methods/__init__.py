@@ -21,6 +21,7 @@ from fairmargin.methods.dfa import DFA
 from fairmargin.methods.dfr import DFR
 from fairmargin.methods.flac import FLAC
 from fairmargin.methods.group_dro import GroupDRO
+from fairmargin.methods.held_out import build_afr, build_self
 from fairmargin.methods.hex import HEX
 from fairmargin.methods.jtt import JTT
 from fairmargin.methods.lc import LC
@@ -31,13 +32,18 @@ from fairmargin.methods.rebias import ReBias
 from fairmargin.methods.row_builders import OBJECTIVES
 from fairmargin.methods.rubi import RUBi
 from fairmargin.methods.sin import SINProxy, build_sin
+from fairmargin.methods.xrm import XRMTwins
 
 METHODS: dict[str, Callable[..., Method]] = {
     **OBJECTIVES,  # the rows of objectives.py; those that need no bias also with "+fairkl"
     "lnl": LNL,
     "jtt": JTT,
+    "xrm-twins": XRMTwins,
     "group-dro": GroupDRO,
     "dfr": DFR,
+    "class-refit": partial(DFR, balance="class"),
+    "afr": build_afr,
+    "self": build_self,
     "blind-eye": BlindEye,
     "badd": BAdd,
     "flac": FLAC,

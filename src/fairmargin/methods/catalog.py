@@ -15,6 +15,7 @@ from fairmargin.methods import (
     dfr,
     flac,
     group_dro,
+    held_out,
     hex,
     jtt,
     lc,
@@ -24,6 +25,7 @@ from fairmargin.methods import (
     rebias,
     rubi,
     sin,
+    xrm,
 )
 from fairmargin.methods.card import MethodCard, OptionCard
 from fairmargin.methods.row_builders import OBJECTIVE_CARDS
@@ -49,6 +51,10 @@ CARDS: dict[str, MethodCard] = _with_costs(
         "flac": flac.CARD,
         "jtt": jtt.CARD,
         "cnc": cnc.CARD,
+        "class-refit": dfr.CLASS_CARD,
+        "afr": held_out.AFR_CARD,
+        "self": held_out.SELF_CARD,
+        "xrm-twins": xrm.CARD,
         "lff": lff.CARD,
         "lc": lc.CARD,
         "dfa": dfa.CARD,

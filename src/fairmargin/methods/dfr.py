@@ -7,12 +7,15 @@
     averaged over several such draws; C is the one of CHOICES with the best worst group on samples
     not fitted to
 
+balance="class" takes the class for the group, and needs no bias labels: class-balanced last-layer
+retraining (LaBonte, Muthukumar & Kumar, NeurIPS 2023), here with DFR's own fit.
 source="valid" is the paper's DFR^Val, whose validation set needs bias labels; "train" is DFR^Tr.
 Note: with "valid", the run's own numbers on the validation set, after the end, are those of samples
 that were fitted to.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -50,6 +53,7 @@ CHOICES = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
 
 Source = Literal["valid", "train"]
 Penalty = Literal["l1", "l2"]
+Balance = Literal["group", "class"]
 
 
 CARD = MethodCard(
@@ -60,6 +64,7 @@ CARD = MethodCard(
     file="dfr.py",
     options={
         "source": OptionCard("samples that the last layer is fitted to"),
+        "balance": OptionCard("what every draw has equally many of: (class, bias) or class"),
         "penalty": OptionCard("‖W‖₁/(n·C), or ‖W‖²/(2n·C)", search=OneOf(get_args(Penalty))),
         "inverse_strength": OptionCard("C; none: chosen on validation samples", ABOVE_ZERO),
         "draws": OptionCard(
@@ -69,6 +74,15 @@ CARD = MethodCard(
     },
     validation_fit=ValidationFit("source", "valid", 'choose method.source="train"'),
 )
+CLASS_CARD = replace(
+    CARD,
+    title="Class-balanced refit",
+    paper=(
+        "LaBonte et al., Towards Last-layer Retraining for Group Robustness with Fewer Annotations"
+    ),
+    venue="NeurIPS 2023",
+    needs="nothing",
+)
 
 
 class DFR(Method):
@@ -76,6 +90,7 @@ class DFR(Method):
 
     Args:
         source: samples that the last layer is fitted to.
+        balance: what every draw has equally many of.
         penalty: "l1", or "l2" for ‖W‖²/(2n·C).
         inverse_strength: C, chosen by validation if None.
         draws: as in the released code, which takes 10 with source="train".
@@ -92,12 +107,15 @@ class DFR(Method):
         info: DataInfo,
         *,
         source: Source = "valid",
+        balance: Balance = "group",
         penalty: Penalty = "l1",
         inverse_strength: float | None = None,
         draws: int = 20,
     ) -> None:
         super().__init__()
-        require_bias("dfr", info, instead="jtt")
+        check_choice(balance, "balance", get_args(Balance))
+        if balance == "group":
+            require_bias("dfr", info, instead="class-refit")
         check_choice(source, "source", get_args(Source))
         check_choice(penalty, "penalty", get_args(Penalty))
         if draws < 1 or (inverse_strength is not None and inverse_strength <= 0):
@@ -105,7 +123,7 @@ class DFR(Method):
                 f"draws must be at least 1 and inverse_strength above 0; got {draws} and "
                 f"{inverse_strength}"
             )
-        self.source, self.penalty = source, penalty
+        self.source, self.penalty, self.balance = source, penalty, balance
         self.inverse_strength, self.draws = inverse_strength, draws
         self.class_names, self.biases = info.class_names, info.num_biases
         self.encoder = make_encoder()
@@ -136,12 +154,12 @@ class DFR(Method):
         # Refuse now rather than after the training.
         seen: set[int] = set()
         for batch in sweep("valid"):
-            if batch.bias is not None:
-                seen.update(batch.labels[batch.bias >= 0].tolist())
+            seen.update(batch.labels[self._known(batch)].tolist())
         missing = [name for y, name in enumerate(self.class_names) if y not in seen]
+        of_known_bias = " of known bias" if self.balance == "group" else ""
         if missing:
             raise Unsuited(
-                f"dfr with source={self.source!r} looks at validation samples of known bias and "
+                f"dfr with source={self.source!r} looks at validation samples{of_known_bias} and "
                 f"there are none of class {', '.join(missing)}; hold out more "
                 "(data.valid_fraction), or set method.source=train and method.inverse_strength"
             )
@@ -174,19 +192,29 @@ class DFR(Method):
         self.retrained.fill_(True)
 
     def _see(self, batches: Iterable[Batch]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (h, y, group) of the samples of known bias, on the CPU."""
+        """Return (h, y, group) of the samples of known group, on the CPU."""
         parts = []
         self.eval()
         with torch.no_grad():
             for batch in batches:
-                if batch.bias is None or not (batch.bias >= 0).any():
+                known = self._known(batch)
+                if not known.any():
                     continue
-                known = batch.bias >= 0
-                y, b = batch.labels[known], batch.bias[known]
+                y = group = batch.labels[known]
+                if self.balance == "group" and batch.bias is not None:
+                    group = y * self.biases + batch.bias[known]
                 h = self.encoder(batch.images[known])
-                parts.append([t.cpu() for t in (h, y, y * self.biases + b)])
+                parts.append([t.cpu() for t in (h, y, group)])
         h, y, group = map(torch.cat, zip(*parts, strict=True))
         return h.double(), y, group
+
+    def _known(self, batch: Batch) -> Tensor:
+        """Return which samples have a group, [N]."""
+        if self.balance == "class":
+            return torch.ones_like(batch.labels, dtype=torch.bool)
+        if batch.bias is None:
+            return torch.zeros_like(batch.labels, dtype=torch.bool)
+        return batch.bias >= 0
 
     def _fit(self, x: Tensor, y: Tensor, group: Tensor, inverse_strength: float, draw: int) -> Fit:
         chosen = balanced(group, torch.Generator().manual_seed(draw))
@@ -216,4 +244,4 @@ class DFR(Method):
         return h, self.classifier(h)
 
 
-__all__ = ["CARD", "CHOICES", "DFR", "balanced", "fit_l1"]
+__all__ = ["CARD", "CHOICES", "CLASS_CARD", "DFR", "balanced", "fit_l1"]

@@ -67,3 +67,41 @@ def fit_l1(x: Tensor, y: Tensor, classes: int, strength: float) -> Fit:
     intercept = x.new_full((classes,), -torch.inf)
     intercept[present] = torch.from_numpy(result.x[2 * k * d :])
     return weight, intercept
+
+
+def descend(
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    start: Fit,
+    *,
+    steps: int,
+    rate: float,
+    pull: float = 0.0,
+    largest: float = 1.0,
+) -> Fit:
+    """Return W, c after gradient descent from `start`.
+
+        Σ_i w_i·CE(W x_i + c, y_i) + pull·‖(W, c) − start‖²
+
+    Args:
+        x: [n, D] features, double.
+        y: [n] labels.
+        weights: w [n], whose sum is 1.
+        start: W [classes, D] and c [classes], double.
+        steps: of gradient descent, each on all samples.
+        rate: of a step.
+        pull: strength with which the start holds the layer.
+        largest: norm of a gradient, which is shortened to it.
+    """
+    weight, intercept = start[0].clone(), start[1].clone()
+    truth = F.one_hot(y, len(intercept)).double()
+    for _ in range(steps):
+        residual = weights[:, None] * ((x @ weight.T + intercept).softmax(1) - truth)
+        slope = residual.T @ x + 2 * pull * (weight - start[0])
+        level = residual.sum(0) + 2 * pull * (intercept - start[1])
+        norm = float((slope.square().sum() + level.square().sum()).sqrt())
+        step = rate * min(1.0, largest / max(norm, 1e-12))
+        weight -= step * slope
+        intercept -= step * level
+    return weight, intercept

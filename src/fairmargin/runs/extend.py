@@ -41,7 +41,7 @@ REASONS = {
 }
 # Methods that are completed after the last epoch (`FinalStage.at_end`): weights of a finished run
 # are no longer those that it trained.
-COMPLETED_AT_THE_END = {"dfr"}
+COMPLETED_AT_THE_END = {"dfr", "class-refit", "afr", "self"}
 NOTE = (
     "note: the schedule of the learning rate is now that of {length}, from {where} on. What was "
     "trained so far followed that of {before}, so this is not the run that {length} from the start "

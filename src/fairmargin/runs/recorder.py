@@ -89,6 +89,8 @@ class Recorder:
         self.counts: dict[str, list[int]] = {}
         self.now = Now()
         self.trackers: Trackers | None = None
+        # What a proxy network calls the validation samples, if that chooses an epoch.
+        self.proxy: torch.Tensor | None = None
 
     def __enter__(self) -> "Recorder":
         return self
@@ -108,6 +110,7 @@ class Recorder:
         if self.writes or distributed.world_size() > 1:
             hashes = self.data.hashes | build.source(self.config)
         check_agreement(hashes, "at the start")
+        self.proxy = bias.proxy
         if self.writes:
             found = checkpoint.newest(self.folder.checkpoints)
             if found:
@@ -266,6 +269,8 @@ class Recorder:
         for name, split in (("valid", self.data.valid), ("test", self.data.test)):
             outputs = self._collect(split)
             event[name] = evaluate.quick_of(outputs, self.data.info)
+            if name == "valid" and self.proxy is not None:
+                event[name]["ula"] = evaluate.balanced_by(outputs, self.proxy)
             if name == "test" and self.config.evaluate.similarities:
                 event["similarity"] = evaluate.similarity_of(outputs)
         self._remember(event)

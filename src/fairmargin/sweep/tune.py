@@ -187,7 +187,7 @@ def _accuracy(config: Config) -> str:
             "hold some out of the training data: --set data.valid_fraction=0.1"
         )
     # An accuracy of samples that are not there, such as conflicting ones, cannot choose.
-    if config.evaluate.select in available(data.valid, data.info):
+    if config.evaluate.select in ("ula", *available(data.valid, data.info)):
         return config.evaluate.select
     return "plain"
 
