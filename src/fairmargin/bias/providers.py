@@ -74,8 +74,23 @@ def audit(config: Config, data: Data, argument: str) -> Inferred:
     return distributed.from_first_rank(found)
 
 
+def values(config: Config, data: Data, argument: str) -> Inferred:
+    """Return the real-valued bias of these samples as one feature."""
+    found = {}
+    for name, split in (("train", data.train), ("valid", data.valid)):
+        given = getattr(split, "bias_values", None)
+        if given is None:
+            raise ValueError(
+                f"--bias values needs samples whose bias is a real number and {config.data.name} "
+                "has none that may be seen; take its labels: --bias labels"
+            )
+        found[name] = given.float()[:, None]
+    return Inferred("values of the dataset", features=found)
+
+
 PROVIDERS: dict[str, Provider] = {
     "labels": Provider("the dataset's own bias labels", needs="bias labels"),
+    "values": Provider("the dataset's real-valued bias, as a feature", "a bias in numbers", values),
     "none": Provider("nothing"),
     "scores": Provider("features of a capturing model", '"fairmargin scores"', scores),
     "clusters": Provider("labels: clusters of these features", '"fairmargin scores"', clusters),

