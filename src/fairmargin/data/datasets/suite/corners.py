@@ -10,7 +10,7 @@ from fairmargin.data.split import Data
 SIZES = Sizes(train=270, valid=50, unbiased=30, test=150)
 CORNERS = ("top left", "top right", "bottom left", "bottom right")
 # Pixels of a square's side, and between it and the edge.
-SIDE, EDGE = 4, 1
+SIDE, EDGE = 5, 0
 
 
 def square(images: np.ndarray, bias: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -41,7 +41,7 @@ def paint(images: np.ndarray, bias: np.ndarray, random: np.random.Generator) -> 
     return square(np.repeat(images[..., None], 3, 3), bias, random)
 
 
-def build(root: Path, *, rho: float = 0.97, seed: int = 0, regime: Regime = "known") -> Data:
+def build(root: Path, *, rho: float = 0.98, seed: int = 0, regime: Regime = "known") -> Data:
     """Suite, task 2: four digits with a square in a corner; no download.
 
     Args:

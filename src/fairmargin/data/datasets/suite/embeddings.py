@@ -46,7 +46,7 @@ def paint(images: np.ndarray, bias: np.ndarray, random: np.random.Generator) -> 
 
 
 def build(root: Path, *, rho: float = 0.97, seed: int = 0, regime: Regime = "known") -> Data:
-    """Suite, task 10: vectors of ten digits from five sources, for networks on vectors; no download.
+    """Suite, task 10: vectors of ten digits from five sources, no images; no download.
 
     Source k mod 5 goes with class k, so two classes share a source.
 

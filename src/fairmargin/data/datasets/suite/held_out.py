@@ -1,4 +1,4 @@
-"""Held-out tasks, from files of the data root: nothing of the suite's defaults was chosen on them."""
+"""Held-out tasks, from files of the data root: no default of the suite was chosen on them."""
 
 import json
 from pathlib import Path
