@@ -29,6 +29,7 @@ ORDER = (
     "audit",
     "export",
     "sweep",
+    "suite",
     "reproduce",
     "api",
     "cli",

@@ -20,6 +20,7 @@ from fairmargin.cli.predict import predict
 from fairmargin.cli.report import report
 from fairmargin.cli.reproduce import reproduce
 from fairmargin.cli.scores import scores
+from fairmargin.cli.suite import suite
 from fairmargin.cli.train import train
 from fairmargin.cli.tune import tune
 from fairmargin.cli.verify import verify
@@ -54,6 +55,7 @@ app.command()(flowing(demo))
 app.command()(flowing(train))
 app.command()(flowing(compare))
 app.command()(flowing(tune))
+app.command()(flowing(suite))
 app.command()(flowing(evaluate))
 app.command()(flowing(predict))
 app.command()(flowing(export))

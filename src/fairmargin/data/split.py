@@ -73,8 +73,8 @@ class ArraySplit:
         """
         bias = None if self.bias is None else self.bias[index]
         weights = None if self.weights is None else self.weights[index]
-        names = _at(self.names, index)
         values = None if self.bias_values is None else self.bias_values[index]
+        names = _at(self.names, index)
         return ArraySplit(self.pixels[index], self.labels[index], bias, weights, names, values)
 
     def hold_out(self, fraction: float, *, seed: int) -> tuple["ArraySplit", "ArraySplit"]:

@@ -26,6 +26,7 @@ from fairmargin.data.datasets import (
     lee_archives,
     mnist,
     planted,
+    suite,
     utkface,
     waterbirds,
 )
@@ -55,6 +56,9 @@ DATASETS: dict[str, Callable[..., Data]] = {
     "utkface": utkface.build,
     "dsprites": dsprites.build,
     "planted": planted.build,
+    # The tasks of "fairmargin suite".
+    **suite.SUITE,
+    **suite.HELD_OUT,
     # Its root is the manifest or the image folder itself.
     "folder": folder.build,
     # Its root is the .npz file itself.
@@ -65,7 +69,7 @@ HF = "hf:"
 # Datasets whose root is people's own data, and what it is.
 OWN = {"folder": "a manifest, an image folder or tar files", "embeddings": "an .npz file"}
 # Datasets that read nothing from the data root.
-WITHOUT_FILES = ("mnist-mini", "biased-mnist-mini", "planted")
+WITHOUT_FILES = ("mnist-mini", "biased-mnist-mini", "planted", *suite.SUITE)
 
 
 def is_own(name: str) -> bool:
