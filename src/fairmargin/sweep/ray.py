@@ -15,7 +15,7 @@ from typing import Any
 from fairmargin.data.sources import VARIABLE
 from fairmargin.runs import progress
 from fairmargin.runs.folder import Locked
-from fairmargin.runtime import threads
+from fairmargin.runtime import terminal, threads
 from fairmargin.runtime.signals import Interrupted, stop_requests
 from fairmargin.sweep import workers
 from fairmargin.sweep.base import Result, Task, refuse_torchrun
@@ -174,6 +174,7 @@ def _serve(function: Callable[[Any], Any], task: Any, here: Path, cpus: int, gpu
         os.chdir(here)
     if gpus == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    terminal.guard()
     progress.share_the_terminal()
     threads.use(cpus)
     with stop_requests() as stop:
