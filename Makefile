@@ -1,16 +1,22 @@
 # Two commands do everything on a machine with Python 3.11+, make and git:
 #   make demo    set up and run the demonstration
 #   make test    set up and run ruff, mypy and pytest
-# Both build .venv the first time (exact versions: constraints.txt) and reuse it afterwards.
+# Both build .venv the first time (exact versions: constraints.txt, their hashes: requirements/) and reuse it afterwards.
 
 PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo $$p; break; }; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Wheels alone, each with a SHA-256 of requirements/; a source would run while it is built.
+HASHED := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all:
+NEEDED := -r requirements/build.txt -r requirements/runtime.txt
+# Last, into what is there: torch, whose build depends on the machine, and FairMargin itself.
+OWN := $(PIP) torch && $(PIP) --no-deps --no-build-isolation --editable .
+PINS := pyproject.toml constraints.txt $(wildcard requirements/*.txt)
 OUT ?= demo
 
-.PHONY: help demo test quick lint types bench figures docs house clean
+.PHONY: help demo test quick lint types bench figures docs house hashes clean
 help:
 	@echo "make demo     set up and run the demonstration, a few minutes (writes $(OUT)/report.html)"
 	@echo "make test     set up and run ruff, mypy and every test"
@@ -19,6 +25,7 @@ help:
 	@echo "make figures  redraw the pictures of docs/"
 	@echo "make docs     build the documentation site into build/site"
 	@echo "make house    measure the package: modules, names, docstrings, long lines"
+	@echo "make hashes   renew requirements/ after a change of constraints.txt"
 	@echo "make clean    remove .venv and caches"
 
 $(BIN)/python:
@@ -26,25 +33,27 @@ $(BIN)/python:
 	@echo "== making .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
 
-.venv/.runtime: pyproject.toml constraints.txt | $(BIN)/python
+.venv/.runtime: $(PINS) | $(BIN)/python
 	@echo "== installing FairMargin into .venv (once; about a minute)"
-	@$(PIP) --editable .
+	@$(HASHED) $(NEEDED)
+	@$(OWN)
 	@touch $@
 
-.venv/.dev: pyproject.toml constraints.txt | $(BIN)/python
+.venv/.dev: $(PINS) | $(BIN)/python
 	@echo "== installing FairMargin and its test tools into .venv (once; about a minute)"
-	@$(PIP) --editable ".[dev]"
+	@$(HASHED) $(NEEDED) -r requirements/dev.txt
+	@$(OWN)
 	@touch .venv/.runtime $@
 
 .venv/.bench: .venv/.dev
 	@echo "== installing what the benchmarks compare with"
-	@$(PIP) --editable ".[dev,bench]"
+	@$(HASHED) -r requirements/bench.txt
 	@touch $@
 
 # The site's tools alone: its reference is made from the source, so PyTorch is not needed.
-.venv/.docs: pyproject.toml constraints.txt | $(BIN)/python
+.venv/.docs: $(PINS) | $(BIN)/python
 	@echo "== installing what builds the site"
-	@$(PIP) zensical
+	@$(HASHED) -r requirements/docs.txt
 	@touch $@
 
 demo: .venv/.runtime
@@ -79,6 +88,10 @@ docs: .venv/.docs
 
 house: | $(BIN)/python
 	@$(BIN)/python tools/house.py
+
+# After a change of constraints.txt: asks the package index.
+hashes: .venv/.bench .venv/.docs
+	@$(BIN)/python tools/pins.py
 
 clean:
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build demo

@@ -21,6 +21,7 @@ from fairmargin.runs.found_bias import with_found_bias
 from fairmargin.runs.given import OwnParts
 from fairmargin.runs.own import GivenDatasets
 from fairmargin.runs.record import RunRecord
+from fairmargin.runtime import terminal
 from fairmargin.runtime.whole import write_atomically
 from fairmargin.sweep.compare import default_out, folder_of
 
@@ -174,7 +175,7 @@ def train(
     chosen = named_again(allowed(chosen, given=own.given), trust_code=trust_code)
     own.say_what_is_lost(console)
     for note in chosen.notes:
-        (console or Console()).print(note, highlight=False, markup=False, soft_wrap=True)
+        (console or terminal.Console()).print(note, highlight=False, markup=False, soft_wrap=True)
     folder = folder_of(chosen, default_out(chosen)) if out is None else Path(out)
     record = run_config(chosen, folder, command=("fairmargin.train",), console=console)
     return TrainedRun(folder, record, named_part(chosen, "network"))

@@ -6,10 +6,18 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from typer.testing import CliRunner
 
+from fairmargin.cli.app import app
+from fairmargin.data import build, manifest
 from fairmargin.data.arrays import read
-from fairmargin.data.decode import UnreadableImage, open_rgb
+from fairmargin.data.decode import Decoder, UnreadableImage, open_rgb
+from fairmargin.data.loader import Loader
+from fairmargin.data.preprocessing import Preprocessing
+from fairmargin.data.samplers import InOrder
+from fairmargin.data.views import HALF, plain
 from fairmargin.runs.record import RunError, RunRecord
 from fairmargin.runtime.limits import ARRAYS, IMAGE, limit
 from tests.report.fake_runs import write_run
@@ -84,3 +92,64 @@ def test_a_limit_must_be_a_number(text, monkeypatch):
     monkeypatch.setenv(IMAGE[0], text)
     with pytest.raises(ValueError, match="must be a number above 0"):
         limit(IMAGE)
+
+
+def own_table(folder, large=(200, 200)):
+    """Forty small pictures and one large one, with their table."""
+    rows = ["path,label,split"]
+    for k in range(41):
+        size = large if k == 40 else (4, 4)
+        png(folder / f"{k}.png", *size)
+        rows.append(f"{k}.png,{'ab'[k % 2]},{'test' if k % 4 == 3 else 'train'}")
+    table = folder / "my.csv"
+    table.write_text("\n".join(rows))
+    return table
+
+
+# Kept in memory, checked and read again later, read later alone; in processes of their own, too.
+READ = [{}, {"memory_limit": 0}, {"memory_limit": 0, "check_files": "exists"}]
+
+
+@pytest.mark.parametrize("options", READ)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_key_wins_over_the_variable(options, workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest, "ROWS_PER_PROCESS", 10)
+    table = own_table(tmp_path)
+
+    def pixels(largest):
+        given = {"workers": workers, "largest_image": largest, "valid_fraction": 0} | options
+        data = build("folder", table, image_size=4, **given)
+        return data.train.images(torch.arange(len(data.train)))
+
+    monkeypatch.setenv(IMAGE[0], "0.01")
+    assert len(pixels(0.05)) == 31
+    monkeypatch.setenv(IMAGE[0], "1")
+    with pytest.raises(ValueError, match=r"more than 0\.01; .*data\.largest_image=1, .*IMAGE=1"):
+        pixels(0.01)
+
+
+def test_the_key_reaches_the_processes_that_load_batches(tmp_path, monkeypatch):
+    monkeypatch.setenv(IMAGE[0], "0.01")
+    options = {"memory_limit": 0, "valid_fraction": 0, "largest_image": 0.05}
+    data = build("folder", own_table(tmp_path), image_size=4, **options)
+    loader = Loader(data.train, plain(*HALF), InOrder(len(data.train)), 8, workers=1)
+    assert sum(len(batch.labels) for batch in loader) == 31
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "inf", "nan", "much"])
+def test_a_key_must_be_a_number_above_0(value, tmp_path):
+    table = own_table(tmp_path)
+    words = ["train", "--dataset", str(table), "--set", f"data.largest_image={value}"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
+    assert done.exit_code == 2
+    assert "data.largest_image" in done.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_raises_no_limit_for_other_pictures():
+    """Only your own configuration does."""
+    prepared = Preprocessing(Decoder(8, "crop", 5000.0), (0.5,) * 3, (0.5,) * 3)
+    written = prepared.as_dict()
+    assert "largest" not in written["decoder"]
+    written["decoder"]["largest"] = 5000.0
+    assert Preprocessing.from_dict(written).decoder.largest is None

@@ -1,5 +1,6 @@
 """Many runs at a time give the same results as one after another, whatever is killed or stopped."""
 
+import ipaddress
 import fcntl
 import os
 import signal
@@ -272,6 +273,10 @@ def cluster():
 @posix
 @pytest.mark.slow
 class TestRay:
+    def test_a_cluster_of_its_own_listens_to_this_machine_alone(self, cluster):
+        assert ipaddress.ip_address(cluster.util.get_node_ip_address()).is_loopback
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+
     def test_gives_the_same_table_and_weights_when_a_worker_is_killed(
         self, cluster, reference, tmp_path
     ):

@@ -1,17 +1,29 @@
 """Which engine runs tasks, and what becomes of errors."""
 
 import importlib
+import os
 import signal
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from fairmargin.cli.app import app
+from fairmargin.runtime.limits import IMAGE
 from fairmargin.runtime.signals import Interrupted
 from fairmargin.sweep.base import check_shared, run_tasks
 from fairmargin.sweep.engines import engine
 from fairmargin.sweep.local import HERE, Local
-from fairmargin.sweep.ray import Ray
+from fairmargin.sweep.ray import (
+    OLDEST,
+    SEVERAL_MACHINES,
+    Ray,
+    _check_loopback,
+    _variables,
+    import_ray,
+)
 from tests.sweep.many import Backwards, needs_ray, no_threes, square
 
 
@@ -66,6 +78,45 @@ class TestChoice:
         )
         assert result.exit_code == 2
         assert '--engine ray needs an extra package: pip install "fairmargin[ray]"' in result.output
+
+    @pytest.mark.parametrize("version", ["2.40.0", "2.58.1", "1.13.0"])
+    def test_a_ray_that_lets_everybody_in_is_refused(self, version, monkeypatch):
+        real = importlib.import_module
+
+        def old(name, *rest):
+            return SimpleNamespace(__version__=version) if name == "ray" else real(name, *rest)
+
+        monkeypatch.setattr(importlib, "import_module", old)
+        with pytest.raises(ValueError, match=r"ask for no token; .*needs 2\.59 or newer"):
+            engine("ray")
+
+    def test_the_floor_of_ray_is_that_of_the_extra(self):
+        project = Path(__file__).parents[2] / "pyproject.toml"
+        extras = tomllib.loads(project.read_text("utf-8"))["project"]["optional-dependencies"]
+        assert extras["ray"] == [f"ray>={OLDEST[0]}.{OLDEST[1]}"]
+
+    @pytest.mark.parametrize("address", [None, "head:6379"])
+    def test_only_a_cluster_of_its_own_is_told_to_stay_on_this_machine(self, address, monkeypatch):
+        for name in (SEVERAL_MACHINES, "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_COLOR_PREFIX"):
+            # Set first, so that what the import sets is taken back.
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        new = SimpleNamespace(__version__="2.60.0")
+        monkeypatch.setattr(importlib, "import_module", lambda name: new)
+        import_ray(address)
+        expected = ("0", "token") if address is None else (None, None)
+        assert (os.environ.get(SEVERAL_MACHINES), os.environ.get("RAY_AUTH_MODE")) == expected
+
+    @pytest.mark.parametrize("host", ["192.0.2.2", "10.0.0.1", "::"])
+    def test_a_cluster_that_others_can_reach_is_refused(self, host):
+        _check_loopback("127.0.0.1")
+        _check_loopback("::1")
+        with pytest.raises(ValueError, match="where other machines can reach it"):
+            _check_loopback(host)
+
+    def test_limits_reach_other_machines(self, monkeypatch):
+        monkeypatch.setenv(IMAGE[0], "200")
+        assert _variables()[IMAGE[0]] == "200"
 
     def test_torchrun_is_refused(self, monkeypatch):
         monkeypatch.setenv("WORLD_SIZE", "2")

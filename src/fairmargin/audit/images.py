@@ -232,7 +232,8 @@ def _sizes(data: Data, sight: Sight, findings: Sequence[Finding]) -> np.ndarray 
             sizes[k] = known[k]
             continue
         # This reads the header only.
-        with opened(split.paths[int(sight.position[k])]) as image:
+        largest = getattr(split.decode, "largest", None)
+        with opened(split.paths[int(sight.position[k])], largest) as image:
             sizes[k] = image.size
     return sizes
 

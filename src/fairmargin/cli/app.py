@@ -3,9 +3,12 @@
 Nothing here imports PyTorch before a command runs, so help appears at once.
 """
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fairmargin.cli.audit import audit
 from fairmargin.cli.check import check
@@ -25,9 +28,36 @@ from fairmargin.cli.train import train
 from fairmargin.cli.tune import tune
 from fairmargin.cli.verify import verify
 from fairmargin.runtime import start
+from fairmargin.runtime.terminal import visible
 from fairmargin.version import __version__
 
+
+class _Commands(TyperGroup):
+    """The commands. What is wrong with a command line is said without control characters."""
+
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        with _escaped():
+            return super().make_context(*given, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _escaped():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _escaped() -> Iterator[None]:
+    """Escape the messages of errors that Typer prints itself; they quote the command line."""
+    try:
+        yield
+    except Exception as error:
+        message = getattr(error, "message", None)
+        if isinstance(message, str):
+            vars(error)["message"] = visible(message)
+        raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Train models that stay right when the shortcut in the training data disappears.",
     no_args_is_help=True,
     add_completion=False,
@@ -43,12 +73,15 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def main(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Prepare the process, then run the subcommand."""
     start.prepare()
+    # Typer would remove escape sequences where output is no terminal; they are to be seen.
+    ctx.color = True
 
 
 app.command()(flowing(demo))

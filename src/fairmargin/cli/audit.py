@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fairmargin.cli.audit_runs import audit_each, runs_below
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import DatasetAgain, TrustCode
+from fairmargin.runtime.terminal import Console, progress_bars
 
 if TYPE_CHECKING:
     from fairmargin.audit.section import Found
@@ -221,18 +220,13 @@ def _shown_progress() -> Iterator["Report"]:
     """Show a bar for each thing done on a terminal; elsewhere print a line when it is done."""
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed:,}/{task.total:,}"),
         TimeElapsedColumn(),
     )
     tasks: dict[str, TaskID] = {}
-    with Progress(
-        *columns,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bars:
+    with progress_bars(console, *columns, transient=True) as bars:
 
         def report(doing: str, done: int, total: int) -> None:
             if console.is_terminal:
@@ -296,7 +290,7 @@ def _table(json: dict[str, Any]) -> Table:
     for one in json["attributes"]:
         shown.add_row(
             str(one["rank"]),
-            escape(one["name"]),
+            one["name"],
             f"{100 * one['balanced_accuracy']:.1f}",
             f"{one['strength']:.2f}",
             f"{one['p_corrected']:.3g}",

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fairmargin.cli.errors import WRONG_INPUT
 from fairmargin.cli.listing import plain_table
+from fairmargin.runtime.terminal import Console
 
 if TYPE_CHECKING:
     from fairmargin.audit.section import Found

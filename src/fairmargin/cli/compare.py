@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fairmargin.cli.errors import DIVERGED, exit_on_user_error
 from fairmargin.cli.options import (
@@ -18,6 +17,7 @@ from fairmargin.cli.options import (
 )
 from fairmargin.cli.sweeps import RunOptions, with_engine
 from fairmargin.cli.tables import classifier_title, shown_classifier
+from fairmargin.runtime.terminal import Console
 from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import flowing
+from fairmargin.runtime.terminal import Console
 
 if TYPE_CHECKING:
     from fairmargin.data.split import Data

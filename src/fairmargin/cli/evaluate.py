@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import Changes, DatasetAgain, NetworkAgain, TrustCode
 from fairmargin.cli.tables import accuracy_table
+from fairmargin.runtime.terminal import Console
 from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:

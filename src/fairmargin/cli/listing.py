@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fairmargin.cli.errors import exit_on_user_error
+from fairmargin.runtime.terminal import Console
 
 # Rows of each catalogue.
 FILE = "listing.json"

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fairmargin.runtime.terminal import guarded
+
 File = Annotated[
     Path | None, typer.Argument(help="A configuration (TOML); see docs/configuration.md.")
 ]
@@ -82,14 +84,16 @@ Gpus = Annotated[
 
 
 def flowing(command: Callable[..., None]) -> Callable[..., None]:
-    """Let the paragraphs of a command's help flow: Typer keeps line breaks of all but the first.
+    """Return a command whose help flows, and which sends no control characters to the terminal.
+
+    Typer keeps the line breaks of all but the first paragraph of its help.
 
     Args:
         command: whose docstring is its help.
     """
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     command.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    return command
+    return guarded()(command)
 
 
 def command_line() -> list[str]:

@@ -160,31 +160,31 @@ def _classify(
 ) -> tuple[list[tuple[Path, "Tensor"]], "Tensor", list[tuple[Path, str]]]:
     """(file, probabilities) of those that could be read, their features, and the other files."""
     import torch
-    from rich.console import Console
-    from rich.progress import track
 
     from fairmargin.data.decode import UnreadableImage
+    from fairmargin.runtime.terminal import Console, progress_bars
 
     rows: list[tuple[Path, Tensor]] = []
     features: list[Tensor] = []
     skipped: list[tuple[Path, str]] = []
     starts = range(0, len(files), BATCH)
     console = Console(stderr=True)
-    for start in track(starts, "classifying", console=console, disable=not console.is_terminal):
-        read = []
-        for file in files[start : start + BATCH]:
-            try:
-                read.append((file, model.preprocessing.pixels(file)))
-            except UnreadableImage as error:
-                skipped.append((file, str(error.args[-1])))
-        if not read:
-            continue
-        with torch.inference_mode():
-            pixels = torch.stack([pixels for _, pixels in read])
-            embedded, logits = model.inspect(pixels.to(model.device))
-        probabilities = logits.float().softmax(1).cpu()
-        rows += [(file, row) for (file, _), row in zip(read, probabilities, strict=True)]
-        features.append(embedded.float().cpu())
+    with progress_bars(console) as bar:
+        for start in bar.track(starts, description="classifying"):
+            read = []
+            for file in files[start : start + BATCH]:
+                try:
+                    read.append((file, model.preprocessing.pixels(file)))
+                except UnreadableImage as error:
+                    skipped.append((file, str(error.args[-1])))
+            if not read:
+                continue
+            with torch.inference_mode():
+                pixels = torch.stack([pixels for _, pixels in read])
+                embedded, logits = model.inspect(pixels.to(model.device))
+            probabilities = logits.float().softmax(1).cpu()
+            rows += [(file, row) for (file, _), row in zip(read, probabilities, strict=True)]
+            features.append(embedded.float().cpu())
     return rows, torch.cat(features) if features else torch.zeros(0, 0), skipped
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import Changes, Dataset, File, command_line
+from fairmargin.runtime.terminal import Console
 
 
 def scores(

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import Bias, Changes, Dataset, File, Network, TrustCode, command_line
 from fairmargin.cli.tables import accuracy_table
+from fairmargin.runtime.terminal import Console
 
 if TYPE_CHECKING:
     from fairmargin.config import Config

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import (
@@ -18,6 +17,7 @@ from fairmargin.cli.options import (
     parse_seeds,
 )
 from fairmargin.cli.sweeps import Methods, RunOptions, with_engine
+from fairmargin.runtime.terminal import Console
 from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:

@@ -3,10 +3,11 @@
 A file that cannot be decoded raises an error that names the file and the reason.
 """
 
+import math
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from fairmargin.checks import check_choice
 from fairmargin.data.members import is_member, open_bytes, size_of
-from fairmargin.runtime.limits import problem_of_size
+from fairmargin.runtime.limits import IMAGE_KEY, problem_of_size
 
 # One side of a square, or (height, width).
 ImageSize = int | tuple[int, int]
@@ -46,16 +47,23 @@ class Decoder:
         size: one side of a square, or (height, width).
         mode: what to do with another aspect ratio: "stretch" the image, "crop" its middle, or
             "pad" it with black.
+        largest: megapixels above which a picture is refused; by default
+            `$FAIRMARGIN_LARGEST_IMAGE`, or 100. It is no part of how a picture is prepared.
     """
 
     size: ImageSize
     mode: Mode = "crop"
+    largest: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_choice(self.mode, "mode", get_args(Mode))
         if min(self.shape) < 1:
             raise ValueError(
                 f"an image needs at least one pixel in each direction; got size {self.size}"
+            )
+        if self.largest is not None and not 0 < self.largest < math.inf:
+            raise ValueError(
+                f"{IMAGE_KEY} must be a number of megapixels above 0; got {self.largest}"
             )
 
     @property
@@ -65,7 +73,7 @@ class Decoder:
         return 3, height, width
 
     def __call__(self, path: Path) -> Tensor:
-        return self.fit(open_rgb(path))
+        return self.fit(open_rgb(path, self.largest))
 
     def fit(self, image: Image.Image) -> Tensor:
         """uint8 [3, H, W] from a picture of any size and mode."""
@@ -75,14 +83,18 @@ class Decoder:
         return torch.from_numpy(np.array(fitted)).permute(2, 0, 1).contiguous()
 
 
-def open_rgb(path: Path) -> Image.Image:
+def open_rgb(path: Path, largest: float | None = None) -> Image.Image:
     """Open the whole picture, upright and in 8-bit RGB.
 
     Transparency is laid over white, and 16-bit grey is scaled.
+
+    Args:
+        path: of a file, or of a member of a tar.
+        largest: megapixels above which it is refused; see `Decoder`.
     """
     check_file(path)
     try:
-        with opened(path) as image:
+        with opened(path, largest) as image:
             image.load()
             return _rgb(_upright(image))
     except UnreadableImage:
@@ -98,11 +110,12 @@ def open_rgb(path: Path) -> Image.Image:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Image.Image]:
+def opened(path: Path, largest: float | None = None) -> Iterator[Image.Image]:
     """Open a picture of a known format, without its pixels; refuse one that is too large.
 
     Args:
         path: of a file, or of a member of a tar.
+        largest: megapixels above which it is refused; see `Decoder`.
     """
     usual = Image.MAX_IMAGE_PIXELS
     # Our limit counts, which can be raised, and not Pillow's.
@@ -112,7 +125,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
     finally:
         Image.MAX_IMAGE_PIXELS = usual
     with image:
-        if wrong := problem_of_size(*image.size):
+        if wrong := problem_of_size(*image.size, largest):
             raise UnreadableImage(path, wrong)
         yield image
 

@@ -12,17 +12,16 @@ from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    Progress,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
 from fairmargin.data.archives import BadArchive, read_bare
+from fairmargin.runtime.terminal import Console, progress_bars
 
 # Seconds without a byte.
 TIMEOUT = 30.0
@@ -165,6 +164,7 @@ def _meter(url: str, done: int, total: int | None, show: bool) -> Iterator[Calla
         yield lambda n: None
     else:
         columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-        with Progress(TextColumn("{task.description}"), *columns, console=console) as bar:
+        said = TextColumn("{task.description}", markup=False)
+        with progress_bars(console, said, *columns) as bar:
             task = bar.add_task(url.rpartition("/")[2], total=total, completed=done)
             yield lambda n: bar.advance(task, n)

@@ -103,6 +103,7 @@ def check_drafts(
     skip_bad: bool,
     workers: int | None,
     decoder: Decoder | None = None,
+    largest: float | None = None,
 ) -> tuple[Manifest, dict[Path, np.ndarray]]:
     """Look at the files of all drafts, and accept the drafts or raise `BadManifest`.
 
@@ -111,11 +112,12 @@ def check_drafts(
     Args:
         source: the table or folder, for the message.
         decoder: decodes every image, whatever `check_files` says.
+        largest: megapixels above which an image is refused; see `decode.Decoder`.
 
     Returns:
         The manifest, and the pixels of each file if there is a decoder.
     """
-    looked = look_at_files(drafts, check_files, workers=workers, decoder=decoder)
+    looked = look_at_files(drafts, check_files, workers=workers, decoder=decoder, largest=largest)
     good = [draft.sample for draft in drafts if not draft.faults]
     trained = Counter(sample.label for sample in good if sample.split == "train")
     for draft in drafts:
@@ -148,6 +150,7 @@ def look_at_files(
     *,
     workers: int | None,
     decoder: Callable[[Path], Tensor] | None = None,
+    largest: float | None = None,
 ) -> dict[Path, Looked]:
     """Look once at the file of each draft; what is wrong with it is added to the draft's faults.
 
@@ -156,13 +159,14 @@ def look_at_files(
         check_files: as in `read_manifest`.
         workers: as in `read_manifest`.
         decoder: decodes every image, whatever `check_files` says.
+        largest: megapixels above which an image is refused; see `decode.Decoder`.
 
     Returns:
         The pixels of each file if there is a decoder, or the reason why there are none.
     """
     check_choice(check_files, "check_files", get_args(Check))
     first = _note_duplicates(drafts)
-    look = partial(_look, check=check_files, decoder=decoder)
+    look = partial(_look, check=check_files, decoder=decoder, largest=largest)
     looked = dict(zip(first, _look_at_all(look, list(first), workers), strict=True))
     for draft in drafts:
         reason = looked.get(draft.sample.path)
@@ -187,7 +191,12 @@ def _note_duplicates(drafts: list[Draft]) -> dict[Path, Sample]:
     return first
 
 
-def _look(path: Path, check: Check, decoder: Callable[[Path], Tensor] | None) -> Looked:
+def _look(
+    path: Path,
+    check: Check,
+    decoder: Callable[[Path], Tensor] | None,
+    largest: float | None,
+) -> Looked:
     """Look at one file, in a worker process.
 
     Pixels are an array, because a tensor would travel through shared memory, which is often small.
@@ -196,7 +205,7 @@ def _look(path: Path, check: Check, decoder: Callable[[Path], Tensor] | None) ->
         if decoder is not None:
             return decoder(path).numpy()
         if check == "decode":
-            open_rgb(path)
+            open_rgb(path, largest)
         else:
             check_file(path)
     except UnreadableImage as error:

@@ -149,6 +149,8 @@ class Preprocessing:
         kinds = {Decoder: "decoder", Geometry: "geometry", Vector: "vector"}
         kind = kinds[type(self.decoder)]
         values = {"mean": list(self.mean), "std": list(self.std), kind: asdict(self.decoder)}
+        # A limit of one run is none for pictures that others give.
+        values[kind].pop("largest", None)
         return {**values, "as_given": True} if self.as_given else values
 
     @staticmethod
@@ -161,6 +163,8 @@ class Preprocessing:
             decoder = Geometry(**values["geometry"])
         else:
             given = dict(values["decoder"])
+            # A run folder raises no limit.
+            given.pop("largest", None)
             if isinstance(given["size"], list):
                 given["size"] = tuple(given["size"])
             decoder = Decoder(**given)

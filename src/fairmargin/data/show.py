@@ -15,11 +15,14 @@ from torch import Tensor
 
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import Data, Split
+from fairmargin.runtime.terminal import visible
 
 SplitName = Literal["train", "valid", "test"]
 # Letters of the title on an inch, and inches of one more line.
 LETTERS = 11
 LINE = 0.18
+# Letters of a name beside the picture.
+LONGEST = 20
 # Rows of the picture; the classes after these are not drawn.
 MOST_CLASSES = 20
 
@@ -113,7 +116,8 @@ def _grid(ax: Axes, rows: list[Tensor], names: tuple[str, ...], title: str) -> N
     ax.imshow(canvas.numpy(), interpolation="nearest")
     ax.set_title(title, fontsize=9)
     ax.set_xticks([])
-    ax.set_yticks([(r + 0.5) * step for r in range(len(names))], names, fontsize=8)
+    places = [(r + 0.5) * step for r in range(len(names))]
+    ax.set_yticks(places, _drawable(names), fontsize=8, parse_math=False)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
 
@@ -128,6 +132,13 @@ def _heat_map(ax: Axes, counts: Tensor, bias_names: tuple[str, ...]) -> None:
             colour = "white" if shades[y, b] > dark else "#222"
             ax.text(b, y, f"{value}", ha="center", va="center", fontsize=6.5, color=colour)
     ax.set_title("samples of each (label, bias)", fontsize=9)
-    ax.set_xticks(range(counts.shape[1]), bias_names, rotation=45, ha="right", fontsize=7)
+    names, places = _drawable(bias_names), range(counts.shape[1])
+    ax.set_xticks(places, names, rotation=45, ha="right", fontsize=7, parse_math=False)
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
+
+
+def _drawable(names: tuple[str, ...]) -> list[str]:
+    """Names that a font can draw and a picture has room for."""
+    shown = [visible(name) for name in names]
+    return [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in shown]

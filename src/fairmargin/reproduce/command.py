@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from fairmargin.checks import check_choice
 from fairmargin.reproduce import budgets, campaign, estimate, files, ledger, pages, show, weights
 from fairmargin.reproduce.budgets import Budget
@@ -13,6 +11,7 @@ from fairmargin.reproduce.cells import EVERYTHING, FIGURES, STUDY, Cell, cells
 from fairmargin.reproduce.figures import curves, drawing
 from fairmargin.reproduce.ledger import Say
 from fairmargin.reproduce.readings import DEFAULT_READINGS
+from fairmargin.runtime.terminal import Console
 from fairmargin.runtime.whole import write_atomically
 from fairmargin.sweep.base import Engine
 from fairmargin.sweep.local import HERE

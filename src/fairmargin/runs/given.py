@@ -8,6 +8,7 @@ from rich.console import Console
 from fairmargin.config import toml
 from fairmargin.config.code import OWN, importable, path_of
 from fairmargin.runs.own import GivenDatasets
+from fairmargin.runtime import terminal
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ class OwnParts:
         if self.network == OWN:
             note += " load the model with fm.load(run, encoder=…),"
         note += " continue the run with this same call"
-        (console or Console(stderr=True)).print(note, highlight=False, markup=False, soft_wrap=True)
+        console = console or terminal.Console(stderr=True)
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
 def _is_given(datasets: GivenDatasets) -> bool:

@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from fairmargin.config import Config
 from fairmargin.loop import Training
-from fairmargin.runtime import distributed
+from fairmargin.runtime import distributed, terminal
 
 # Seconds between two updates of the panel.
 REFRESH = 0.25
@@ -64,10 +65,11 @@ class Display:
         self.steps = min(config.train.epochs * of_epoch, config.train.steps or sys.maxsize)
         self.epochs = math.ceil(self.steps / max(of_epoch, 1))
         speaks = distributed.rank() == 0
-        self.console = (console or Console()) if speaks else Console(quiet=True)
+        self.console = (console or terminal.Console()) if speaks else Console(quiet=True)
         self.brief = _shared
         live = self.console.is_terminal and speaks and not self.brief
-        self.live = Live(console=self.console, auto_refresh=False, transient=True) if live else None
+        self.live = self._made_live() if live else None
+        self.above = ExitStack()
         self.started = self.drawn = time.monotonic()
         self.first_step = 0
         self.now = Now()
@@ -75,14 +77,26 @@ class Display:
     def __enter__(self) -> "Display":
         if self.live is not None:
             self.live.start()
+            self.above.enter_context(terminal.lines_above(self.console))
         return self
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        self.above.close()
         if self.live is not None:
             self.live.stop()
         if self.brief and error is None:
             took = f"done in {_clock(time.monotonic() - self.started)}"
             self.say(", ".join(part for part in (took, self.now.accuracy) if part))
+
+    def _made_live(self) -> Live:
+        return Live(
+            console=self.console,
+            auto_refresh=False,
+            transient=True,
+            # `terminal.lines_above` does it.
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
 
     def due(self) -> bool:
         """True if the panel should be drawn again; reading a loss earlier makes a GPU wait."""

@@ -10,6 +10,8 @@ from pathlib import Path
 # Variable, and the limit without it, in gibibytes of arrays and in megapixels of a picture.
 ARRAYS = ("FAIRMARGIN_LARGEST_ARRAYS", 4.0)
 IMAGE = ("FAIRMARGIN_LARGEST_IMAGE", 100.0)
+# The key of a configuration that wins over the variable.
+IMAGE_KEY = "data.largest_image"
 GIB, MEGAPIXEL = 1 << 30, 1_000_000
 
 
@@ -51,18 +53,20 @@ def check_arrays(file: Path) -> None:
         )
 
 
-def problem_of_size(width: int, height: int) -> str | None:
+def problem_of_size(width: int, height: int, largest: float | None = None) -> str | None:
     """Return why a picture of so many pixels is not read; None if it is.
 
     Args:
         width: in pixels.
         height: in pixels.
+        largest: in megapixels, the limit of a configuration; by default that of the variable.
     """
-    most = limit(IMAGE)
+    most = limit(IMAGE) if largest is None else largest
     megapixels = width * height / MEGAPIXEL
     if megapixels <= most:
         return None
+    needed = -(-width * height // MEGAPIXEL)
     return (
         f"it has {megapixels:,.0f} megapixels, more than {most:g}; if you trust it, raise the "
-        f"limit with {IMAGE[0]}={-(-width * height // MEGAPIXEL)}"
+        f"limit with --set {IMAGE_KEY}={needed}, or with the variable {IMAGE[0]}={needed}"
     )

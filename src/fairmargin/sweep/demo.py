@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from fairmargin import config as configuration
 from fairmargin.report.page import write_report
+from fairmargin.runtime.terminal import Console
 from fairmargin.sweep.compare import compare, summaries, table
 
 DATASET = "biased-mnist-mini"

@@ -38,5 +38,5 @@ def engine(
             "--jobs belongs to --engine local; Ray runs as many at a time as there are CPUs and "
             "GPUs for: say what a run needs with --cpus and --gpus"
         )
-    import_ray()
+    import_ray(address)
     return Ray(address, cpus=1 if cpus is None else cpus, gpus=0 if gpus is None else gpus)

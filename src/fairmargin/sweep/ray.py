@@ -1,6 +1,7 @@
 """Run tasks on the workers of a Ray cluster."""
 
 import importlib
+import ipaddress
 import logging
 import os
 import signal
@@ -15,13 +16,19 @@ from typing import Any
 from fairmargin.data.sources import VARIABLE
 from fairmargin.runs import progress
 from fairmargin.runs.folder import Locked
-from fairmargin.runtime import threads
+from fairmargin.runtime import terminal, threads
+from fairmargin.runtime.limits import ARRAYS, IMAGE
 from fairmargin.runtime.signals import Interrupted, stop_requests
 from fairmargin.sweep import workers
 from fairmargin.sweep.base import Result, Task, refuse_torchrun
 
 # Seconds for which a network file system may keep the locks of a machine that is gone.
 LEASE = 120.0
+# The first version whose clusters on one machine ask for a token by default (docs/decisions.md).
+OLDEST = (2, 59)
+# The switch by which Ray, on any system, stays on the loopback interface. It is read when Ray is
+# imported, and its name is about the systems where that is the default.
+SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,8 @@ class Ray:
 
     Args:
         address: of the cluster; $RAY_ADDRESS by default. Without both, a cluster is started on this
-            machine and ended after the tasks.
+            machine and ended after the tasks. It listens to this machine alone, and asks for a
+            token.
         cpus: CPUs that each task declares, and threads that it uses.
         gpus: GPUs that each task declares; it sees no others. With 0.5, two tasks share one.
         retries: how often a task whose worker or machine is lost begins again.
@@ -60,7 +68,7 @@ class Ray:
     ) -> Iterator[tuple[int, Result | Exception]]:
         """See `Engine.map`."""
         refuse_torchrun()
-        ray = import_ray()
+        ray = import_ray(self.address)
         # In this order, because Ray installs a handler of its own for SIGTERM.
         with self._cluster(ray), stop_requests() as stop:
             start = self._remote_function(ray)
@@ -103,7 +111,7 @@ class Ray:
         if ray.is_initialized():
             yield
             return
-        address = self.address or os.environ.get("RAY_ADDRESS")
+        address = _address(self.address)
         options = {} if address else {"include_dashboard": False}
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -119,6 +127,7 @@ class Ray:
             ) from error
         try:
             if not address:
+                _check_loopback(ray.util.get_node_ip_address())
                 self._check_resources(ray.cluster_resources())
             yield
         finally:
@@ -136,19 +145,56 @@ class Ray:
             )
 
 
-def import_ray() -> Any:
-    """Return the module `ray`, or raise ValueError that says how to install it."""
+def import_ray(address: str | None = None) -> Any:
+    """Return the module `ray`, or raise ValueError that says how to install it.
+
+    Args:
+        address: as in `Ray`. Without one, clusters of this process are for this machine alone.
+    """
+    if not _address(address):
+        os.environ.setdefault(SEVERAL_MACHINES, "0")
+        # The default, said so that Ray does not warn of it.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     # Lines of different runs often differ in their numbers alone, and Ray would drop them as
     # repetitions.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     # Runs are private.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Its colours would be shown as control characters.
+    os.environ.setdefault("RAY_COLOR_PREFIX", "0")
     try:
-        return importlib.import_module("ray")
+        ray = importlib.import_module("ray")
     except ImportError as error:
         raise ValueError(
             '--engine ray needs an extra package: pip install "fairmargin[ray]"'
         ) from error
+    _check_version(ray.__version__)
+    return ray
+
+
+def _address(given: str | None) -> str | None:
+    return given or os.environ.get("RAY_ADDRESS") or None
+
+
+def _check_version(version: str) -> None:
+    """Raise ValueError for a Ray whose clusters let everybody in by default."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ValueError(
+            f"Ray {version} starts clusters that ask for no token; FairMargin needs {oldest} or "
+            'newer: pip install --upgrade "fairmargin[ray]"'
+        )
+
+
+def _check_loopback(host: str) -> None:
+    """Raise ValueError if a cluster that was started here can be reached from other machines."""
+    if not ipaddress.ip_address(host).is_loopback:
+        raise ValueError(
+            f"Ray listens on {host}, where other machines can reach it, because it was imported "
+            f"first or {SEVERAL_MACHINES} is set; set {SEVERAL_MACHINES}=0, or start a cluster "
+            "yourself and give its --address"
+        )
 
 
 def _check_reachable(address: str) -> None:
@@ -161,10 +207,11 @@ def _check_reachable(address: str) -> None:
 
 def _variables() -> dict[str, str]:
     """The environment variables that a worker on another machine needs."""
+    found = {name: os.environ[name] for name, _ in (ARRAYS, IMAGE) if os.environ.get(name)}
     root = os.environ.get(VARIABLE)
-    if not root:
-        return {}
-    return {VARIABLE: str(Path(root).expanduser().absolute())}
+    if root:
+        found[VARIABLE] = str(Path(root).expanduser().absolute())
+    return found
 
 
 def _serve(function: Callable[[Any], Any], task: Any, here: Path, cpus: int, gpus: float) -> Any:
@@ -174,6 +221,7 @@ def _serve(function: Callable[[Any], Any], task: Any, here: Path, cpus: int, gpu
         os.chdir(here)
     if gpus == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    terminal.guard()
     progress.share_the_terminal()
     threads.use(cpus)
     with stop_requests() as stop:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fairmargin.runs import progress
-from fairmargin.runtime import threads
+from fairmargin.runtime import terminal, threads
 from fairmargin.runtime.safe_path import safe_path
 from fairmargin.runtime.signals import Interrupted, stop_requests
 
@@ -224,6 +224,7 @@ def _ctrl_c_blocked() -> Iterator[None]:
 
 def _serve(pipe: Any, threads_each: int) -> None:
     """Run one task after another, in a worker, until there are no more."""
+    terminal.guard()
     progress.share_the_terminal()
     threads.use(threads_each)
     threading.Thread(target=_end_with_parent, daemon=True).start()

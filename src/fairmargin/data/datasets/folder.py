@@ -50,6 +50,7 @@ def build(
     skip_bad: bool = False,
     workers: int | None = None,
     memory_limit: int = 512 * 2**20,
+    largest_image: float | None = None,
 ) -> Data:
     """Make a dataset of a manifest, an image folder, or tables or tars with images inside.
 
@@ -78,9 +79,11 @@ def build(
         seed: of the validation split.
         memory_limit: bytes; smaller sets are decoded once and kept in memory, whatever
             `check_files` says.
+        largest_image: megapixels; larger pictures are refused before they are decoded. By default
+            `$FAIRMARGIN_LARGEST_IMAGE`, or 100.
     """
     path = Path(path)
-    decoder = Decoder(image_size, mode)
+    decoder = Decoder(image_size, mode, largest_image)
     drafts, unpacked = drafts_of(
         path,
         path_column=path_column,
@@ -101,7 +104,13 @@ def build(
     in_memory = len(drafts) * math.prod(decoder.shape) <= memory_limit
     keeper = decoder if in_memory else None
     manifest, decoded = check_drafts(
-        drafts, path, check_files, skip_bad=skip_bad, workers=workers, decoder=keeper
+        drafts,
+        path,
+        check_files,
+        skip_bad=skip_bad,
+        workers=workers,
+        decoder=keeper,
+        largest=largest_image,
     )
     marked = any(sample.split == "test" for sample in manifest.samples)
     check_test(path, marked, test_fraction, test_needed)
