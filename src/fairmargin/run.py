@@ -12,6 +12,7 @@ from fairmargin.runs import build
 from fairmargin.runs.progress import Display
 from fairmargin.runs.record import RunRecord
 from fairmargin.runs.recorder import Recorder
+from fairmargin.runs.shortage import explained
 from fairmargin.runtime import distributed, memory
 from fairmargin.runtime.signals import stop_requests
 
@@ -32,7 +33,12 @@ def run(
     """
     memory.keep_memory()
     device = build.device(config.train.device)
-    with distributed.processes(device), build.folder(config, path) as folder:
+    timeout = config.train.timeout_seconds
+    with (
+        distributed.processes(device, timeout),
+        build.folder(config, path) as folder,
+        explained(config, folder),
+    ):
         if distributed.from_first_rank(folder.finished):
             build.check_source(config, folder)
             return RunRecord.read(path)

@@ -33,6 +33,7 @@ from fairmargin.config.sections import (
     FromZero,
     Named,
     Nothing,
+    Number,
     OneOrMany,
     Section,
     Share,
@@ -301,6 +302,11 @@ class TrainConfig(Section):
     workers: WholeFromZero = setting(0, "processes that decode image files")
     checkpoint_seconds: FromZero = setting(
         60.0, "seconds between checkpoints; 0: one after every step"
+    )
+    timeout_seconds: Annotated[Number, Field(ge=10, le=604800)] = setting(
+        300.0,
+        "with several processes: seconds after which one that does not come ends the run, from 10 "
+        "to 604800 (`docs/many-runs.md`)",
     )
     keep: WholeAboveZero = setting(2, "number of checkpoints to keep")
     log_steps: WholeAboveZero = setting(50, "steps between lines of the log")

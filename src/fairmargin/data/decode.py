@@ -85,7 +85,7 @@ def open_rgb(path: Path) -> Image.Image:
         with opened(path) as image:
             image.load()
             return _rgb(_upright(image))
-    except UnreadableImage:
+    except (UnreadableImage, MemoryError):
         raise
     except UnidentifiedImageError:
         raise UnreadableImage(path, _unknown_kind(path)) from None
