@@ -14,6 +14,7 @@ from fairmargin.runs.record import RunRecord
 from fairmargin.runs.recorder import Recorder
 from fairmargin.runs.shortage import explained
 from fairmargin.runtime import distributed, memory
+from fairmargin.runtime.deterministic import deterministic
 from fairmargin.runtime.signals import stop_requests
 
 
@@ -33,11 +34,12 @@ def run(
     """
     memory.keep_memory()
     device = build.device(config.train.device)
-    timeout = config.train.timeout_seconds
+    timeout, same = config.train.timeout_seconds, config.train.deterministic
     with (
         distributed.processes(device, timeout),
         build.folder(config, path) as folder,
         explained(config, folder),
+        deterministic(same, device),
     ):
         if distributed.from_first_rank(folder.finished):
             build.check_source(config, folder)

@@ -296,6 +296,9 @@ class TrainConfig(Section):
     )
     compile: Switch = setting(False, "run encoders through torch.compile")
     channels_last: Switch = setting(False, "use the memory layout that convolutions on CUDA prefer")
+    deterministic: Switch = setting(
+        False, "compute with deterministic algorithms alone (`docs/reliability.md`)"
+    )
     device: Annotated[str, AfterValidator(_device)] = setting(
         "auto", "device: auto, cpu, cuda, cuda:1, mps, …"
     )
