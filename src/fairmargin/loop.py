@@ -20,7 +20,7 @@ from fairmargin.data.loader import Loader
 from fairmargin.methods.base import FinalStage, Method, Sweep
 from fairmargin.networks import Encoder
 from fairmargin.optim import Player
-from fairmargin.runtime import distributed
+from fairmargin.runtime import distributed, waiting
 
 # Smallest scale of a float16 loss: where this has not helped, nothing will.
 LEAST_SCALE = 2**-10
@@ -82,6 +82,7 @@ class Training:
         self.precision: Precision = precision
         self.clip = clip
         self.channels_last = channels_last
+        self.compiled = compiled
         # Half precision loses small gradients unless they are scaled; the other precisions have
         # float32's range.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
@@ -145,6 +146,7 @@ class Training:
         Args:
             epoch: how many epochs are done, with fractions; for the learning rates.
         """
+        waiting.at_step(self.step + 1)
         _seed(self.seed, self.step)
         moved = set()
         if self.second is not None:
@@ -173,6 +175,8 @@ class Training:
         self.rates = {name: rate for name, rate in self.rates.items() if name in moved}
         self.values_checked = True
         self.step += 1
+        if not self.compiled:
+            waiting.prepared()
 
     def _next_of(self, loader: Loader) -> Batch:
         """The next batch of the second stream, which starts again when it ends."""
@@ -249,7 +253,8 @@ def fit(
     enough: Callable[[], bool] = lambda: loader.epoch >= epochs or training.step == steps
     while not (enough() and training.ended_at == training.step):
         if loader.next_batch == 0 and not enough():
-            method.start_epoch(loader.epoch, training.sweep)
+            with waiting.unlimited():
+                method.start_epoch(loader.epoch, training.sweep)
         method.train()
         number = len(loader)
         for batch in () if enough() else loader:
@@ -257,10 +262,13 @@ def fit(
             after_step(batch)
             if enough():
                 break
-        if enough():
-            method.finish(training.sweep)
-            training.ended_at = training.step
-        after_epoch()
+        # Every shape of a batch has been compiled.
+        waiting.prepared()
+        with waiting.unlimited():
+            if enough():
+                method.finish(training.sweep)
+                training.ended_at = training.step
+            after_epoch()
 
 
 def _no_sweep(split: str) -> Iterable[Batch]:

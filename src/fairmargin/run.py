@@ -12,7 +12,9 @@ from fairmargin.runs import build
 from fairmargin.runs.progress import Display
 from fairmargin.runs.record import RunRecord
 from fairmargin.runs.recorder import Recorder
+from fairmargin.runs.shortage import explained
 from fairmargin.runtime import distributed, memory
+from fairmargin.runtime.deterministic import deterministic
 from fairmargin.runtime.signals import stop_requests
 
 
@@ -32,7 +34,13 @@ def run(
     """
     memory.keep_memory()
     device = build.device(config.train.device)
-    with distributed.processes(device), build.folder(config, path) as folder:
+    timeout, same = config.train.timeout_seconds, config.train.deterministic
+    with (
+        distributed.processes(device, timeout),
+        build.folder(config, path) as folder,
+        explained(config, folder),
+        deterministic(same, device),
+    ):
         if distributed.from_first_rank(folder.finished):
             build.check_source(config, folder)
             return RunRecord.read(path)

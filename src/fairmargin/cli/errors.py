@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairmargin.runtime.exhausted import Exhausted, advice, release
+
 if TYPE_CHECKING:
     from fairmargin.data.problems import BadManifest
 
 # Exit codes. A run that a signal stopped ends with SIGNAL plus the signal's number.
 WRONG_INPUT = 2
 DIVERGED = 3
+# Something outside ended the command: no memory, a process that was killed or does not answer.
+LOST = 4
 SIGNAL = 128
 
 
@@ -44,10 +48,16 @@ def _explained(error: Exception) -> tuple[str, int] | None:
     interrupted = _loaded("fairmargin.runtime.signals", "Interrupted")
     diverged = _loaded("fairmargin.loop", "Diverged")
     bad_manifest = _loaded("fairmargin.data.problems", "BadManifest")
+    rank_lost = _loaded("fairmargin.runtime.waiting", "RankLostError")
     if isinstance(error, interrupted):
         return str(error), SIGNAL + error.number
     if isinstance(error, diverged):
         return f"training diverged. {error}", DIVERGED
+    if isinstance(error, (Exhausted, rank_lost)):
+        return str(error), LOST
+    if shortage := advice(error):
+        release(error)
+        return shortage, LOST
     if isinstance(error, bad_manifest):
         return _listed(error), WRONG_INPUT
     if isinstance(error, OSError | ValueError):

@@ -33,6 +33,7 @@ from fairmargin.config.sections import (
     FromZero,
     Named,
     Nothing,
+    Number,
     OneOrMany,
     Section,
     Share,
@@ -303,12 +304,20 @@ class TrainConfig(Section):
     )
     compile: Switch = setting(False, "run encoders through torch.compile")
     channels_last: Switch = setting(False, "use the memory layout that convolutions on CUDA prefer")
+    deterministic: Switch = setting(
+        False, "compute with deterministic algorithms alone (`docs/reliability.md`)"
+    )
     device: Annotated[str, AfterValidator(_device)] = setting(
         "auto", "device: auto, cpu, cuda, cuda:1, mps, …"
     )
     workers: WholeFromZero = setting(0, "processes that decode image files")
     checkpoint_seconds: FromZero = setting(
         60.0, "seconds between checkpoints; 0: one after every step"
+    )
+    timeout_seconds: Annotated[Number, Field(ge=10, le=604800)] = setting(
+        300.0,
+        "with several processes: seconds after which one that does not come ends the run, from 10 "
+        "to 604800 (`docs/many-runs.md`)",
     )
     keep: WholeAboveZero = setting(2, "number of checkpoints to keep")
     log_steps: WholeAboveZero = setting(50, "steps between lines of the log")

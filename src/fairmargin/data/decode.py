@@ -97,7 +97,7 @@ def open_rgb(path: Path, largest: float | None = None) -> Image.Image:
         with opened(path, largest) as image:
             image.load()
             return _rgb(_upright(image))
-    except UnreadableImage:
+    except (UnreadableImage, MemoryError):
         raise
     except UnidentifiedImageError:
         raise UnreadableImage(path, _unknown_kind(path)) from None

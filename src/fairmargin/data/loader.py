@@ -14,6 +14,7 @@ from fairmargin.batch import Batch
 from fairmargin.data.samplers import PIXELS, Sampler, seeded
 from fairmargin.data.split import ArraySplit, FileSplit, Split
 from fairmargin.data.views import PartOf, Views
+from fairmargin.runtime.exhausted import WorkerKilled, is_shortage
 from fairmargin.runtime.safe_path import safe_path
 
 
@@ -153,9 +154,18 @@ class Loader:
             # Without one it would draw from the global generator, and workers would change the run.
             generator=torch.Generator(),
         )
-        # Its processes start when it is asked for an iterator.
-        with safe_path():
-            return iter(loader)
+        return _from_workers(loader)
+
+
+def _from_workers(loader: DataLoader[Tensor]) -> Iterator[Tensor]:
+    """What its worker processes send; one error for all the ways in which one can be gone."""
+    # Its processes start when it is asked for an iterator.
+    with safe_path():
+        iterator = iter(loader)
+    try:
+        yield from iterator
+    except (EOFError, ConnectionError) as error:
+        raise WorkerKilled("a process that reads images was killed") from error
 
 
 class _Fetch(Dataset[Tensor]):
@@ -175,6 +185,8 @@ class _Fetch(Dataset[Tensor]):
             # No images, but of the right shape.
             return self.split.images(torch.tensor([0]))[:0]
         except Exception as error:
+            if is_shortage(error):
+                raise
             reason = f"{type(error).__name__}: {error}"
             raise RuntimeError(f"{self._culprit(index)}: {reason}") from error
 

@@ -85,6 +85,7 @@ HARMLESS = (
     "data.root",
     "train.device",
     "train.workers",
+    "train.timeout_seconds",
     "train.checkpoint_seconds",
     "train.keep",
     "train.log_steps",

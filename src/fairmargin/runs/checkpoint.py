@@ -120,6 +120,15 @@ def newest(folder: Path, device: torch.device | str = "cpu") -> Found | None:
     )
 
 
+def newest_step(folder: Path) -> int:
+    """Return the step of the newest checkpoint, which is not read; 0 if there is none.
+
+    Args:
+        folder: of the checkpoints; it need not exist.
+    """
+    return max((step for step, _ in _all(folder)), default=0)
+
+
 def damaged(folder: Path) -> list[tuple[Path, str]]:
     """Return the checkpoints that are not whole, and why.
 

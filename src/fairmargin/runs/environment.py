@@ -47,6 +47,7 @@ def environment(
         "platform": f"{platform.system()} {platform.machine()}",
         "device": f"{device}{name}",
         "threads": threads,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
         "world_size": world_size,
         "git": _git_state(),
         "command": shlex.join(program + arguments),

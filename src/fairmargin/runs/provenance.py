@@ -9,8 +9,8 @@ from typing import Any
 
 # Facts that belong to a stretch of a run, not to the run.
 OF_A_PART = (
-    "fairmargin", "python", "torch", "numpy", "platform", "device", "threads", "world_size",
-    "git", "command", "started",
+    "fairmargin", "python", "torch", "numpy", "platform", "device", "threads", "deterministic",
+    "world_size", "git", "command", "started",
 )  # fmt: skip
 # Those of them that can change numbers.
 MATTERS = ("fairmargin", "torch", "numpy", "platform", "device", "threads", "world_size", "git")

@@ -29,7 +29,7 @@ from fairmargin.runs.progress import Display, Now
 from fairmargin.runs.record import BIAS
 from fairmargin.runs.remarks import closing_remarks, said
 from fairmargin.runs.trackers import Trackers
-from fairmargin.runtime import distributed
+from fairmargin.runtime import distributed, waiting
 from fairmargin.runtime.agreement import check_agreement, state_facts
 from fairmargin.runtime.files import CheckpointError, load_weights, save_weights
 from fairmargin.runtime.signals import Interrupted, Request
@@ -323,10 +323,13 @@ class Recorder:
 
     def conclude(self) -> None:
         """Save the last state, evaluate the reported weights on the test sets, write the result."""
-        training, config = self.training, self.config
         self._compare_ranks()
-        if not self.writes:
-            return
+        if self.writes:
+            with waiting.unlimited():
+                self._conclude()
+
+    def _conclude(self) -> None:
+        training, config = self.training, self.config
         self.save()
         self._save_weights(self.folder.weights)
         reported = config.evaluate.report

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fairmargin.runtime.distributed import world_size
+from fairmargin.runtime.waiting import arrival
 
 # Differences that a message names.
 NAMED = 3
@@ -60,7 +61,8 @@ def state_facts(state: Mapping[str, Any]) -> dict[str, str]:
 def _exchanged(value: Any) -> list[Any]:
     """What every rank holds, in their order."""
     found: list[Any] = [None] * world_size()
-    dist.all_gather_object(found, value)
+    with arrival:
+        dist.all_gather_object(found, value)
     return found
 
 

@@ -10,11 +10,19 @@ script serves one process and many.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from fairmargin.runtime.waiting import AGAIN, RankLostError, arrival, watched
+
+# Collectives wait so long. Who does not come is noticed by `waiting`, which knows why others wait.
+NEVER = timedelta(days=365)
+# Seconds after which a process that does not come ends the run.
+TIMEOUT = 300.0
 
 
 def world_size() -> int:
@@ -102,16 +110,21 @@ def is_first() -> bool:
 
 
 @contextmanager
-def processes(device: torch.device) -> Iterator[None]:
+def processes(device: torch.device, timeout: float = TIMEOUT) -> Iterator[None]:
     """Join the process group that `torchrun` describes in the environment; leave it at the end.
 
-    Nothing happens without `torchrun`, or if the process is in a group already.
+    Nothing is joined without `torchrun`, or if the process is in a group already. Inside, a process
+    that does not come is named, and ends the wait for it (`waiting`).
 
     Args:
         device: of this process; a GPU takes NCCL, a CPU gloo.
+        timeout: seconds after which a wait for a process ends.
     """
-    single = int(os.environ.get("WORLD_SIZE", "1")) == 1
-    if single or (dist.is_available() and dist.is_initialized()):
+    if dist.is_available() and dist.is_initialized():
+        with _watched(dist.distributed_c10d._get_default_store(), timeout), _said_if_lost():
+            yield
+        return
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
     if device.type == "cuda":
@@ -121,11 +134,70 @@ def processes(device: torch.device) -> Iterator[None]:
     # can abort the process.
     from torch.distributed.nn import functional  # noqa: F401
 
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    store, number, size = _meeting_point(timeout)
+    with _watched(store, timeout, number, size):
+        with arrival:
+            dist.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                store=store,
+                rank=number,
+                world_size=size,
+                timeout=NEVER,
+            )
+        try:
+            with _said_if_lost():
+                yield
+        finally:
+            dist.destroy_process_group()
+
+
+def _meeting_point(timeout: float) -> tuple[Any, int, int]:
+    """Return the store that `torchrun` describes, the number of this process and of all."""
+    from torch.distributed.rendezvous import rendezvous
+
+    try:
+        found = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+    except dist.DistError as error:
+        raise RankLostError(
+            f"not all {os.environ['WORLD_SIZE']} processes came within {timeout:g} s: "
+            f"{str(error).splitlines()[0]}. Start all ranks with the same command, or raise "
+            "train.timeout_seconds"
+        ) from error
+    store, number, size = found
+    store.set_timeout(NEVER)
+    return store, number, size
+
+
+@contextmanager
+def _watched(
+    store: Any, timeout: float, number: int | None = None, size: int | None = None
+) -> Iterator[None]:
+    """Watch over the other processes while inside; nothing to watch with a single one."""
+    size = dist.get_world_size() if size is None else size
+    number = dist.get_rank() if number is None else number
+    if size == 1:
+        yield
+        return
+    # Under torchrun the store belongs to the launcher, elsewhere to rank 0.
+    of_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    with watched(store, number, size, timeout, None if of_launcher else 0):
+        yield
+
+
+@contextmanager
+def _said_if_lost() -> Iterator[None]:
+    """Turn what a collective says about a process that ended into one sentence."""
     try:
         yield
-    finally:
-        dist.destroy_process_group()
+    except RuntimeError as error:
+        text = str(error)
+        lost = isinstance(error, dist.DistError) or "gloo/transport" in text
+        if not lost or world_size() == 1:
+            raise
+        raise RankLostError(
+            f"rank {rank()} lost its connection at step {arrival.step}, because another process of "
+            f"this run ended; that one says why, unless it was killed. {AGAIN}"
+        ) from error
 
 
 def average_gradients(parameters: list[nn.Parameter]) -> None:
@@ -144,7 +216,8 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
     for kind in sorted({p.dtype for p in parameters}, key=str):
         gradients = [p.grad for p in parameters if p.dtype == kind and p.grad is not None]
         flat = torch.cat([g.reshape(-1) for g in gradients])
-        dist.all_reduce(flat)
+        with arrival:
+            dist.all_reduce(flat)
         flat /= world_size()
         means = flat.split([g.numel() for g in gradients])
         for gradient, mean in zip(gradients, means, strict=True):
@@ -161,8 +234,9 @@ def largest(value: int, device: torch.device) -> int:
     if world_size() == 1:
         return value
     box = torch.tensor([float(value)], device=device)
-    dist.all_reduce(box, dist.ReduceOp.MAX)
-    return int(box)
+    with arrival:
+        dist.all_reduce(box, dist.ReduceOp.MAX)
+        return int(box)
 
 
 def from_first_rank(value: Any) -> Any:
@@ -170,7 +244,8 @@ def from_first_rank(value: Any) -> Any:
     if world_size() == 1:
         return value
     box = [value]
-    dist.broadcast_object_list(box)
+    with arrival:
+        dist.broadcast_object_list(box)
     return box[0]
 
 
