@@ -13,13 +13,13 @@ from torch import Tensor
 from fairmargin.methods import row_losses
 from fairmargin.methods.card import (
     ABOVE_ZERO,
-    FROM_ONE,
     FROM_ZERO,
     SHARE,
     Between,
     MethodCard,
     OneOf,
     OptionCard,
+    Range,
 )
 from fairmargin.methods.row_losses import Loss, LossInputs, cross_entropy
 
@@ -176,7 +176,7 @@ ROWS = {
             options={
                 "margin": OptionCard(
                     "m, by which the angle is multiplied; 1 is cross-entropy",
-                    FROM_ONE,
+                    Range(1, 64),
                     OneOf((2, 3, 4)),
                 ),
                 "least_anneal": OptionCard(
@@ -207,7 +207,8 @@ ROWS = {
                 "slope": OptionCard("α: a sample's loss is at most α·γ", ABOVE_ZERO),
                 "norm": OptionCard("norm in which the distance is measured"),
                 "top_k": OptionCard(
-                    "number of strongest rival classes", "1 to the number of classes − 1"
+                    "number of strongest rival classes",
+                    Range(1, 10_000, words="1 to the number of classes − 1"),
                 ),
             },
         ),
