@@ -74,7 +74,7 @@ class TestOutOfRange:
             ("network.kernel_size=-3", "network.kernel_size must be at least 1"),
             ("network.in_channels=0", "network.in_channels must be at least 1"),
             ("method.lambda=-1.0", "method.lambda must be at least 0"),
-            ("method.epsilon=inf", "method.epsilon must be"),
+            ("method.epsilon=-inf", "method.epsilon must be at least 0"),
             ("method.temperature=0", "method.temperature must be above 0"),
             ("data.train=0", "data.train must be at least 1"),
             ("data.rho=1.5", "data.rho must be at most 1"),

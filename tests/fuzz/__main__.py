@@ -13,6 +13,7 @@ from itertools import count, cycle
 
 from tests.fuzz.worker import Worker
 
+
 def main() -> int:
     """Run cases for some minutes; return 1 if any of them failed."""
     from tests.fuzz.cases import KINDS

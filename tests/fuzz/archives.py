@@ -33,7 +33,11 @@ def _damaged(content: bytes, draw: random.Random) -> bytes:
         # Headers stand at both ends.
         near = min(len(damaged), 200)
         place = draw.choice(
-            [draw.randrange(len(damaged)), draw.randrange(near), len(damaged) - 1 - draw.randrange(near)]
+            [
+                draw.randrange(len(damaged)),
+                draw.randrange(near),
+                len(damaged) - 1 - draw.randrange(near),
+            ]
         )
         if kind < 0.6:
             damaged[place] = draw.choice([0, 255, draw.randrange(256), damaged[place] ^ 1])
@@ -77,10 +81,14 @@ def _tar(draw: random.Random, entries: list[tuple[str, bytes]] | None = None) ->
             info = tarfile.TarInfo(name)
             info.size = len(content)
             if draw.random() < 0.02:
-                info.type = draw.choice([tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, b"S", b"x"])
+                info.type = draw.choice(
+                    [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, b"S", b"x"]
+                )
                 info.linkname = draw.choice(["../out.txt", "/etc/passwd", "a.txt", ""])
             if draw.random() < 0.05:
-                info.pax_headers = {draw.choice(["path", "size", "GNU.sparse.map"]): draw.choice(NAMES)}
+                info.pax_headers = {
+                    draw.choice(["path", "size", "GNU.sparse.map"]): draw.choice(NAMES)
+                }
             try:
                 file.addfile(info, io.BytesIO(content))
             except (UnicodeError, ValueError):
@@ -167,11 +175,17 @@ def webdataset(draw: random.Random, folder: Path) -> Trial:
                 key = draw.choice(["../x", "", ".", "a b", "é☃", "000", "x" * 300])
             fields: object = {"label": draw.choice(["a", "b"]), "split": ["train", "test"][k % 2]}
             if draw.random() < 0.03:
-                fields = draw.choice([[], None, 1, {"label": None}, {"label": {}}, {"label": [1]}, "x"])
+                fields = draw.choice(
+                    [[], None, 1, {"label": None}, {"label": {}}, {"label": [1]}, "x"]
+                )
             text = json.dumps(fields)
             if draw.random() < 0.02:
-                text = draw.choice(["[" * 100_000, "{", "NaN", "1" * 5000, "", "\x00", '{"label": 1e999}'])
-            entries.append((f"{key}.{draw.choice(['png'] * 40 + ['jpg', 'PNG', 'x', ''])}", _picture(draw)))
+                text = draw.choice(
+                    ["[" * 100_000, "{", "NaN", "1" * 5000, "", "\x00", '{"label": 1e999}']
+                )
+            entries.append(
+                (f"{key}.{draw.choice(['png'] * 40 + ['jpg', 'PNG', 'x', ''])}", _picture(draw))
+            )
             entries.append((f"{key}.json", text.encode()))
             if draw.random() < 0.1:
                 entries.append((f"{key}.cls", draw.choice([b"0", b"x", b"\xff\xfe", b""])))
@@ -179,7 +193,9 @@ def webdataset(draw: random.Random, folder: Path) -> Trial:
         if draw.random() < 0.2:
             content = _damaged(content, draw)
         (folder / f"s-{number:03}.tar").write_bytes(content)
-    name = draw.choice(["s-000.tar", "s-000.tar", "s-{000..001}.tar", "s-{000..009}.tar", "s-*.tar"])
+    name = draw.choice(
+        ["s-000.tar", "s-000.tar", "s-{000..001}.tar", "s-{000..009}.tar", "s-*.tar"]
+    )
     small = ["--network", "simple-conv-3", "--set", "network.widths=[4]", "--method", "ce"]
     train = ["train", "--dataset", name, "--out", "out", *small]
     return draw.choice([train, ["data", "show", name], ["audit", name, "--permutations", "9"]])
@@ -193,14 +209,20 @@ def safetensors(draw: random.Random, folder: Path) -> Trial:
     else:
         shape = draw.choice([[4, 3, 3, 3], [4], [], [0], [1 << 40], [-1], [2, 1 << 62], ["x"]])
         size = draw.choice([432, 16, 0, 1 << 50])
-        entry = {"dtype": draw.choice(["F32", "BF16", "I64", "X"]), "shape": shape, "data_offsets": [0, size]}
+        entry = {
+            "dtype": draw.choice(["F32", "BF16", "I64", "X"]),
+            "shape": shape,
+            "data_offsets": [0, size],
+        }
         key = draw.choice(["blocks.0.0.weight", "x", "", "__metadata__"])
         header = json.dumps({key: entry}).encode()
         length = draw.choice([len(header)] * 4 + [1 << 62, 0])
         content = struct.pack("<Q", length) + header + bytes(432)
     (folder / name).write_bytes(_damaged(content, draw))
     if name.startswith("run/"):
-        words = draw.choice([["evaluate", "run"], ["verify", "run"], ["predict", "run", "photos/table.csv"]])
+        words = draw.choice(
+            [["evaluate", "run"], ["verify", "run"], ["predict", "run", "photos/table.csv"]]
+        )
         return [*words]
     small = ["--network", "simple-conv-3", "--set", "network.widths=[4]", "--method", "ce"]
     data = ["--dataset", "planted", "--set", "data.train=48", "--set", "data.test=16"]
@@ -217,8 +239,12 @@ def images(draw: random.Random, folder: Path) -> Trial:
                 content = _picture(draw, draw.choice([1, 8, 8, 64]))
                 if draw.random() < 0.3:
                     content = _damaged(content, draw)
-                (place / f"{k}.{draw.choice(['png', 'jpg', 'png', 'gif', 'tif'])}").write_bytes(content)
+                (place / f"{k}.{draw.choice(['png', 'jpg', 'png', 'gif', 'tif'])}").write_bytes(
+                    content
+                )
     small = ["--network", "simple-conv-3", "--set", "network.widths=[4]", "--method", "ce"]
-    skip = draw.choice([[], [], ["--set", "data.skip_bad=true"], ["--set", "data.check_files=exists"]])
+    skip = draw.choice(
+        [[], [], ["--set", "data.skip_bad=true"], ["--set", "data.check_files=exists"]]
+    )
     train = ["train", "--dataset", "set", "--out", "out", *small, *skip]
     return draw.choice([train, ["data", "show", "set"], ["audit", "set", "--permutations", "9"]])

@@ -14,8 +14,30 @@ LABELS = [
     "x" * 200_000, "cat ", "CAT", "9" * 400, "²", "\ud7ff", '"', "a,b", "cat\ndog", "\u202e", "٣",
 ]  # fmt: skip
 SPLITS = ["train", "test", "valid", "train", "train", "", "TEST", "val", "x", "0"]
-COLUMNS = ["path", "label", "bias", "split", "weight", "path", "", " label", "Label", "image", "\ufeffpath"]
-ENCODINGS = ["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1", "utf-32", "cp1252", "utf-7"]
+COLUMNS = [
+    "path",
+    "label",
+    "bias",
+    "split",
+    "weight",
+    "path",
+    "",
+    " label",
+    "Label",
+    "image",
+    "\ufeffpath",
+]
+ENCODINGS = [
+    "utf-8",
+    "utf-8",
+    "utf-8",
+    "utf-8-sig",
+    "utf-16",
+    "latin-1",
+    "utf-32",
+    "cp1252",
+    "utf-7",
+]
 OPTIONS = [
     "data.label_column=label", "data.label_column=no", "data.bias_columns=[]", "data.bias_columns=bias",
     "data.bias_columns=[\"bias\", \"bias\"]", "data.split_column=none", "data.test_fraction=0.5",
@@ -38,7 +60,9 @@ def _cell(draw: random.Random, column: str, row: int) -> str:
     if name == "split":
         return SPLITS[row % 3] if good else draw.choice(SPLITS)
     if name == "weight":
-        return draw.choice(["1", "2.5", "0"] if good else ["-1", "nan", "inf", "1e999", "x", "1e308"])
+        return draw.choice(
+            ["1", "2.5", "0"] if good else ["-1", "nan", "inf", "1e999", "x", "1e308"]
+        )
     return draw.choice(LABELS[:2]) if good else draw.choice(LABELS)
 
 
@@ -73,7 +97,9 @@ def table(draw: random.Random, delimiter: str) -> bytes:
     content = text.encode(draw.choice(ENCODINGS), "replace")
     if content and draw.random() < 0.1:
         place = draw.randrange(len(content))
-        content = content[:place] + draw.choice([b"\x00", b"\xff", b'"', b""]) + content[place + 1 :]
+        content = (
+            content[:place] + draw.choice([b"\x00", b"\xff", b'"', b""]) + content[place + 1 :]
+        )
     return content
 
 
@@ -97,7 +123,13 @@ def make(draw: random.Random, folder: Path) -> list[str]:
     if command == "audit":
         return ["audit", name, "--permutations", "9", "--out", "out", *sets]
     if command == "predict":
-        return ["predict", "run", name, "--out", draw.choice(["p.csv", "p.json", "out/p.csv", "run/p.csv"])]
+        return [
+            "predict",
+            "run",
+            name,
+            "--out",
+            draw.choice(["p.csv", "p.json", "out/p.csv", "run/p.csv"]),
+        ]
     if command == "evaluate":
         return ["evaluate", "run", "--data", name, *sets]
     return ["data", "show", name]

@@ -5,6 +5,7 @@ They are the keywords of its builder that a configuration can express.
 
 import inspect
 import keyword
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import Field, Strict, TypeAdapter
+from pydantic import AfterValidator, Field, Strict, TypeAdapter
 
 from fairmargin.checks import MOST_VALUES, Range
 from fairmargin.data.options import keywords
@@ -148,7 +149,9 @@ def _strictly(kind: Any, range: Range | None) -> Any:
     """Return the type without conversions: "3" is not a number, and 1 is not true."""
     limits = () if range is None else (Field(**range.bounds),)
     if kind is float:
-        return Annotated[float, Strict(), Field(allow_inf_nan=False), *limits]
+        endless = range is not None and range.high == math.inf
+        real = AfterValidator(_not_nan) if endless else Field(allow_inf_nan=False)
+        return Annotated[float, Strict(), real, *limits]
     if kind is int:
         whole = () if range is None else (Field(**_whole(range.bounds)),)
         return Annotated[int, Strict(), *whole]
@@ -166,6 +169,12 @@ def _strictly(kind: Any, range: Range | None) -> Any:
 def _whole(bounds: Mapping[str, float]) -> dict[str, Any]:
     """Return limits as whole numbers, which compare exactly with whole numbers of any size."""
     return {name: int(limit) for name, limit in bounds.items()}
+
+
+def _not_nan(value: float) -> float:
+    if math.isnan(value):
+        raise ValueError("must be a number; got nan")
+    return value
 
 
 def _tuples(value: Any) -> Any:

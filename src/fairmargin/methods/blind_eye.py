@@ -31,7 +31,9 @@ CARD = MethodCard(
     options={
         "alpha": OptionCard("weight α of the confusion", FROM_ZERO, Between(0.01, 1)),
         "bias_steps": OptionCard(
-            "steps of the bias classifier for each step of the network", Range(1, 1000), OneOf((1, 3, 8))
+            "steps of the bias classifier for each step of the network",
+            Range(1, 1000),
+            OneOf((1, 3, 8)),
         ),
     },
 )

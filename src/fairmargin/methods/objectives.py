@@ -4,6 +4,7 @@ A row names its loss, says what else makes the method, and carries the method's 
 of the loss are options of the method; `row_builders` adds the options that rows share.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -80,7 +81,7 @@ TEMPERATURE = {
 EPSILON = {
     "epsilon": OptionCard(
         "margin ε between positives and negatives, on the similarity divided by τ",
-        FROM_ZERO,
+        Range(0, math.inf, words="≥ 0, also inf"),
         Between(0, 1, log=False),
     )
 }
