@@ -160,9 +160,12 @@ def run(trial: Sequence[str] | Callable[[], None], folder: Path) -> Outcome:
         folder: the only place where anything may be written; it is the working folder.
     """
     prepare()
-    printed = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    # As Python opens them: what stdout cannot encode is an error, stderr writes it with escapes.
+    buffer = io.BytesIO()
+    printed = io.TextIOWrapper(buffer, "utf-8", write_through=True)
+    said = io.TextIOWrapper(buffer, "utf-8", errors="backslashreplace", write_through=True)
     code, failure, trace = 0, "", ""
-    with _inside(folder), redirect_stdout(printed), redirect_stderr(printed):
+    with _inside(folder), redirect_stdout(printed), redirect_stderr(said):
         try:
             with _time_limit(CASE_SECONDS):
                 code = _called(trial)
@@ -175,8 +178,6 @@ def run(trial: Sequence[str] | Callable[[], None], folder: Path) -> Outcome:
             code, trace = -1, traceback.format_exc()
             failure = f"traceback: {type(error).__name__}: {str(error)[:200]}"
         outside = list(_watch.outside)
-    buffer = printed.buffer
-    assert isinstance(buffer, io.BytesIO)
     output = buffer.getvalue().decode("utf-8", "replace")
     if not failure and outside:
         failure = f"wrote outside of its folder: {outside[0]}"

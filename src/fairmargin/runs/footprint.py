@@ -22,6 +22,8 @@ from fairmargin.runtime.memory import free_memory, in_gib
 
 # Samples of the sketched batch; batch norms want more than one.
 SKETCHED = 2
+# Besides what is kept: the largest maps once more as gradients, and as a convolution unrolls them.
+WORKSPACES = 3
 # Numbers that each optimizer keeps for every weight.
 STATES = {"adam": 2, "adamw": 2, "sgd": 1, "lars": 1}
 
@@ -150,7 +152,7 @@ def check_training_fits(config: Config, training: Training, info: DataInfo) -> N
 
 
 def activations(method: Method, image_shape: tuple[int, ...]) -> int:
-    """Return the bytes that a method's encoders keep of one sample until the backward pass.
+    """Return the bytes that a method's encoders take for one sample, forward and backward.
 
     Encoders that cannot be sketched count nothing.
 
@@ -164,7 +166,7 @@ def activations(method: Method, image_shape: tuple[int, ...]) -> int:
 
 
 def _kept(encoder: Encoder, image_shape: tuple[int, ...]) -> int:
-    """Return the bytes that one encoder keeps of one sample."""
+    """Return the bytes that one encoder takes for one sample."""
     kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -181,7 +183,7 @@ def _kept(encoder: Encoder, image_shape: tuple[int, ...]) -> int:
     except Exception:
         return 0
     sizes = [t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights]
-    return sum(sizes) // SKETCHED
+    return (sum(sizes) + WORKSPACES * max(sizes, default=0)) // SKETCHED
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
