@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import count, cycle
 
 from tests.fuzz.worker import Worker
@@ -33,17 +34,32 @@ def main() -> int:
             print(f"{chosen.replay}: {word}\n{failure}\n{details}")
             return int(bool(failure))
         first = int(time.time()) if chosen.first is None else chosen.first
-        return _many(worker, chosen.kind or list(KINDS), first, chosen.minutes)
+        return many(worker, chosen.kind or list(KINDS), first, chosen.minutes)
 
 
-def _many(worker: Worker, kinds: list[str], first: int, minutes: float) -> int:
+def many(
+    worker: Worker,
+    kinds: list[str],
+    first: int,
+    minutes: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Run cases of these kinds in turn until the time is up; return 1 if any failed.
+
+    Args:
+        worker: runs them.
+        kinds: some of `cases.KINDS`.
+        first: seed of the first case of each kind; the next ones follow.
+        minutes: how long.
+        clock: seconds since some moment.
+    """
     print(f"fuzzing for {minutes:g} minutes, first seed {first}", flush=True)
     ends: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     failures: list[tuple[str, str]] = []
-    until = time.monotonic() + 60 * minutes
+    until = clock() + 60 * minutes
     seeds = (seed for seed in count(first) for _ in kinds)
     for kind, seed in zip(cycle(kinds), seeds, strict=False):
-        if time.monotonic() > until:
+        if clock() > until:
             break
         word, failure, details = worker.run(kind, seed)
         ends[kind][word] += 1

@@ -3,6 +3,8 @@
 Nothing here imports PyTorch before a command runs, so help appears at once.
 """
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -48,6 +50,9 @@ def main(
 ) -> None:
     """Prepare the process, then run the subcommand."""
     start.prepare()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # File names need not be text; what cannot be printed is shown with escapes.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 app.command()(flowing(demo))

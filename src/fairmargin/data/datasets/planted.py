@@ -18,7 +18,7 @@ from fairmargin.checks import check_choice
 from fairmargin.data.bias import assign_by_count, count_cells
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, JITTER, Views, plain
-from fairmargin.runtime.memory import check_fits, free_memory
+from fairmargin.runtime import memory
 
 # More angles than these can hardly be told apart on so few pixels.
 MOST_CLASSES = 8
@@ -104,10 +104,10 @@ def build(
             raise ValueError(f"{name} must lie in [0, 1], black to white; got {strength}")
     # Pixels as doubles: the pictures, their noise and the sum are there at once.
     one = 3 * 3 * side**2 * 8
-    check_fits(
+    memory.check_fits(
         max(train, test) * one,
         f"{max(train, test):,} pictures of {side} × {side} pixels need",
-        f"lower data.train, data.test or data.side; {int((free_memory() or 0) / one):,} would fit",
+        f"lower data.train, data.test or data.side; {(memory.free_memory() or 0) // one:,} would fit",
     )
     random = np.random.RandomState(seed)
 
