@@ -2,14 +2,22 @@
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fairmargin.config.options import options_of
-from fairmargin.config.schema import Config, PlayerConfig, all_keys
+from fairmargin.config.options import Option
+from fairmargin.config.ranges import ranges_of
+from fairmargin.config.schema import (
+    Config,
+    DataConfig,
+    MethodConfig,
+    NetworkConfig,
+    PlayerConfig,
+    all_keys,
+)
 from fairmargin.data import DATASETS
 from fairmargin.methods import METHODS
 from fairmargin.networks import ENCODERS
-from tests.fuzz.values import value
+from tests.fuzz.values import likely, value, within
 
 # Small, so that a good configuration ends at once.
 SMALL = {
@@ -25,6 +33,7 @@ SMALL = {
 # Processes, long fits and compilers take their time when they are right: only wrong values.
 SLOW = ("train.workers", "train.compile", "evaluate.linear_epochs", "train.trackers",
         "train.tensorboard", "data.workers")  # fmt: skip
+MODELS = {"data": DataConfig, "network": NetworkConfig, "method": MethodConfig}
 NETWORKS = ["mlp", "mlp", "mlp", "simple-conv-3", "simple-conv-1", "simple-conv-7", "resnet20"]
 
 
@@ -35,17 +44,18 @@ def annotation_of(path: str) -> Any:
     section, *_, key = path.split(".")
     model = PlayerConfig if section == "players" else Config.model_fields[section].annotation
     assert model is not None
-    return model.model_fields[key].annotation
+    field = model.model_fields[key]
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
 
 
-def _options(draw: random.Random, names: dict[str, str]) -> dict[str, Any]:
-    """Keys of the options of what was chosen, with their types."""
-    found: dict[str, Any] = {}
+def _options(names: dict[str, str]) -> dict[str, Option]:
+    """The options of what was chosen, by their keys."""
+    found: dict[str, Option] = {}
     for section, registry in (("data", DATASETS), ("network", ENCODERS), ("method", METHODS)):
         name = names[section]
         if name in registry:
-            options = options_of(registry[name])  # type: ignore[index, arg-type]
-            found |= {f"{section}.{key}": option.kind for key, option in options.items()}
+            options = MODELS[section].known(name)
+            found |= {f"{section}.{key}": option for key, option in options.items()}
     return found
 
 
@@ -64,11 +74,12 @@ def make(draw: random.Random, folder: Path) -> list[str]:
     settings = dict(SMALL) if names["data"] == "planted" else {}
     settings |= {f"{section}.name": f'"{name}"' for section, name in names.items()}
     kinds = {key.path: annotation_of(key.path) for key in all_keys() if key.name != "name"}
-    own = _options(draw, names)
+    own = _options(names)
+    # Numbers in their ranges lead further than others.
+    good = draw.random() < 0.5
     for _ in range(draw.choice([1, 1, 1, 2, 3, 6])):
         path = draw.choice([*own, *own, *own, *kinds])
-        kind = own.get(path, kinds.get(path))
-        given = value(kind, draw)
+        given = _given(own.get(path), kinds.get(path), good, draw)
         if path in SLOW and given in ("true", *map(str, range(1, 1001))):
             continue
         if path.startswith("players.NAME"):
@@ -80,6 +91,16 @@ def make(draw: random.Random, folder: Path) -> list[str]:
     if draw.random() < 0.3:
         return [*words, str(_file(settings, draw, folder))]
     return [*words, *(word for k, v in settings.items() for word in ("--set", f"{k}={v}"))]
+
+
+def _given(option: Option | None, kind: Any, good: bool, draw: random.Random) -> str:
+    """A value for an option, or for a key of this type."""
+    if option is None:
+        limits = list(ranges_of(kind)) if good else []
+        return within(limits[0], kind, draw) if limits and limits[0] else value(kind, draw)
+    if good and option.range is not None:
+        return within(option.range, option.kind, draw)
+    return likely(option.kind, draw) if good else value(option.kind, draw)
 
 
 def _file(settings: dict[str, str], draw: random.Random, folder: Path) -> Path:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from fairmargin.checks import Range
+
 # As TOML writes them.
 WHOLE = ["0", "1", "2", "3", "5", "8", "16", "-1", "-7"]
 LARGE = ["100", "1000", "65536", "1000000", "2147483647", "4294967295", "9223372036854775807"]
@@ -16,7 +18,6 @@ WRONG = [
     "07:32:00", '"\\u0000"', '"1"', "[true]", '["a", "b"]', "[1, 2.5]", '"../x"', '"é☃"', "[inf]",
     "0x10", "[0]", "[-1, 1]", '"\\u001b[31m"', "1e400", "[1, 1, 1, 1, 1, 1, 1]",
 ]  # fmt: skip
-KEPT_SHORT = 400
 
 
 def deep(draw: random.Random) -> str:
@@ -55,6 +56,27 @@ def likely(kind: Any, draw: random.Random) -> str:
     if kind in (str, Path):
         return draw.choice(['"a"', '"x/y"', '"label"', '"none"', '"."', '"no-such-file"'])
     return draw.choice(['"none"', "1"])
+
+
+def within(limits: Range, kind: Any, draw: random.Random) -> str:
+    """A number in a range, often at one of its ends; of a list, a list of such numbers.
+
+    Args:
+        limits: the range.
+        kind: the type that it should be.
+        draw: the stream of the case.
+    """
+    if get_origin(kind) in (Sequence, tuple, list):
+        count = len([a for a in get_args(kind) if a is not ...])
+        number = draw.choice([1, 2, 3]) if get_args(kind)[-1] is ... or count == 1 else count
+        return f"[{', '.join(within(limits, int, draw) for _ in range(number))}]"
+    low, high = limits.low, min(limits.high, 1e9)
+    real = kind is float or (get_origin(kind) is not None and float in get_args(kind))
+    small = [low, low + 1, low + 2, low + 3, min(8, high), high, (low + min(high, 16)) / 2]
+    if real:
+        small += [low + 1e-9, low + 0.1, low + 0.5, high - 1e-9]
+    number = draw.choice([one for one in small if one in limits] or [high])
+    return repr(float(number)) if real and draw.random() < 0.7 else str(int(number))
 
 
 def value(kind: Any, draw: random.Random) -> str:

@@ -30,11 +30,10 @@ def config(*changes, network="simple-conv-3", method="ce"):
 
 @pytest.fixture
 def free(monkeypatch):
-    """Set how much memory seems to be free."""
+    """Set how much memory seems to be free, for networks or for data."""
 
-    def set_free(size):
-        for module in (memory, footprint):
-            monkeypatch.setattr(module, "free_memory", lambda: size)
+    def set_free(size, module=footprint):
+        monkeypatch.setattr(module, "free_memory", lambda: size)
 
     return set_free
 
@@ -123,6 +122,6 @@ class TestTraining:
 
 
 def test_pictures_are_counted_before_they_are_drawn(free):
-    free(1 * GIB)
+    free(1 * GIB, memory)
     with pytest.raises(ValueError, match=r"pictures of 1000 × 1000 pixels need about .* would fit"):
         build.data(config("data.train=100000", "data.side=1000"))

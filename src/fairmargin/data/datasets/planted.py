@@ -104,10 +104,12 @@ def build(
             raise ValueError(f"{name} must lie in [0, 1], black to white; got {strength}")
     # Pixels as doubles: the pictures, their noise and the sum are there at once.
     one = 3 * 3 * side**2 * 8
+    number = max(train, test)
+    fits = (memory.free_memory() or 0) // one
     memory.check_fits(
-        max(train, test) * one,
-        f"{max(train, test):,} pictures of {side} × {side} pixels need",
-        f"lower data.train, data.test or data.side; {(memory.free_memory() or 0) // one:,} would fit",
+        number * one,
+        f"{number:,} pictures of {side} × {side} pixels need",
+        f"lower data.train, data.test or data.side; {fits:,} would fit",
     )
     random = np.random.RandomState(seed)
 
