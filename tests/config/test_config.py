@@ -106,7 +106,7 @@ class TestProblems:
             ("data.background=1", "data.background must be true or false; got 1"),
             ("network.widths=[8, 'x']", 'network.widths[1] must be a whole number; got "x"'),
             ("network.widths=wide", 'network.widths[0] must be a whole number; got "wide"'),
-            ("method.alpha=nan", "method.alpha must be a number; got nan"),
+            ("method.alpha=nan", "method.alpha must be a finite number; got nan"),
             ("players.probe.lr=0", "players.probe.lr must be above 0; got 0"),
         ],
     )
@@ -522,8 +522,8 @@ class TestPlayers:
 
 
 text_values = st.text(max_size=12)
-numbers = st.floats(allow_nan=False)
-positive = st.floats(min_value=1e-12, max_value=1e12)
+numbers = st.floats(0, 1e9)
+positive = st.floats(min_value=1e-12, max_value=1e9)
 shares = st.floats(0, 1)
 
 
@@ -554,8 +554,8 @@ def configurations(draw):
                     "bias_columns": st.lists(text_values, max_size=3),
                     "path_column": text_values,
                     "split_column": st.none() | text_values,
-                    "test_fraction": st.none() | numbers,
-                    "image_size": st.integers(),
+                    "test_fraction": st.none() | st.floats(0, 0.99),
+                    "image_size": st.integers(1, 4096),
                     "skip_bad": st.booleans(),
                     "options": st.fixed_dictionaries(
                         {}, optional={"base": st.just(Path("none")) | st.just("a/b")}
@@ -569,7 +569,7 @@ def configurations(draw):
         st.fixed_dictionaries({}, optional={"lambda": numbers, "epsilon": numbers, "scope": scopes})
     )
     train = {
-        "steps": st.none() | st.integers(1, 10**12),
+        "steps": st.none() | st.integers(1, 10**9),
         "clip": st.none() | positive,
         "checkpoint_seconds": st.floats(0, 1e9),
         "compile": st.booleans(),
@@ -577,18 +577,18 @@ def configurations(draw):
     return Config(
         seed=draw(st.integers(0, 2**32 - 1)),
         data=folder,
-        network={"name": "resnet18", "widths": draw(st.lists(st.integers(), max_size=3))},
+        network={"name": "resnet18", "widths": draw(st.lists(st.integers(1, 65536), max_size=3))},
         method=method,
         players=draw(players),
         schedule={
-            "milestones": draw(st.lists(st.floats(0, 1e300), max_size=4)),
+            "milestones": draw(st.lists(st.floats(0, 1e9), max_size=4)),
             "floor": draw(shares),
         },
         train=draw(st.fixed_dictionaries({}, optional=train)),
         evaluate={
             "classifiers": draw(st.permutations(["own", "probe", "knn", "linear"])),
             "linear_lr": draw(positive),
-            "linear_milestones": draw(st.lists(st.floats(0, 1e300), max_size=4)),
+            "linear_milestones": draw(st.lists(st.floats(0, 1e9), max_size=4)),
         },
     )
 
@@ -785,7 +785,8 @@ class TestPage:
         page = PAGE.read_text("utf-8")
         for key in config.all_keys():
             default = f"`{key.default}`" if key.default else "–"
-            assert f"| `{key.path}` | {default} | {key.meaning} |" in page, key.path
+            row = f"| `{key.path}` | {default} | {key.range or '–'} | {key.meaning} |"
+            assert row in page, key.path
 
     def test_every_key_says_what_it_means(self):
         assert all(key.meaning for key in config.all_keys())

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from fairmargin.cli.errors import exit_on_user_error
@@ -30,15 +31,17 @@ def list_sources(root: Root = None) -> None:
     """List every source of raw data, and whether it is there."""
     from fairmargin.data import sources
 
-    folder = sources.data_root(root)
-    table = Table("name", "what it is", "there?", "how obtained", title=f"raw data under {folder}")
-    for name, source in sources.SOURCES.items():
-        try:
-            sources.locate(name, folder)
-            there = "[green]present[/]"
-        except sources.MissingData:
-            there = "missing"
-        table.add_row(name, source.what, there, source.how)
+    with exit_on_user_error():
+        folder = sources.data_root(root)
+        title = f"raw data under {escape(str(folder))}"
+        table = Table("name", "what it is", "there?", "how obtained", title=title)
+        for name, source in sources.SOURCES.items():
+            try:
+                sources.locate(name, folder)
+                there = "[green]present[/]"
+            except sources.MissingData:
+                there = "missing"
+            table.add_row(name, source.what, there, source.how)
     Console().print(table)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fairmargin.checks import MOST_VALUES
 from fairmargin.config import toml
 
 PAGE = "docs/configuration.md"
@@ -128,7 +129,9 @@ def _says(kind: str, value: Any, context: Mapping[str, Any]) -> str:
         number = str(limit) if isinstance(limit, int) else f"{limit:g}"
         return f"must be {words} {number}; {got}"
     if kind in ("too_short", "too_long"):
-        return f"must have {context.get('min_length', context.get('max_length'))} values; {got}"
+        number = context.get("min_length", context.get("max_length"))
+        most = "at most " if number == MOST_VALUES else ""
+        return f"must have {most}{number} values; {got}"
     if kind == "missing":
         return "is missing"
     return f"must be {KINDS.get(kind, 'something else')}; {got}"

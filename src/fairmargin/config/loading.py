@@ -27,6 +27,9 @@ from fairmargin.config.sections import Named, Section
 from fairmargin.data import DATASETS, is_own, own_kind, own_path
 from fairmargin.runtime.whole import refuse_links
 
+# Most tables and lists within each other; no configuration needs ten.
+DEEPEST = 50
+TOO_DEEP = f"tables and lists are nested more than {DEEPEST} deep; no key needs that"
 # Keys that were spelled differently in 0.1.0; still read from files, run folders and --set.
 OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
 # Beside one of these a configuration was written by a run.
@@ -170,7 +173,7 @@ def parse_resolved(text: str) -> Config:
     Args:
         text: TOML.
     """
-    return Config(**tomllib.loads(text))
+    return Config(**parse_toml(text))
 
 
 def override(config: Config, overrides: Sequence[str]) -> Config:
@@ -344,6 +347,8 @@ def _parsed(overrides: Sequence[str]) -> Layer:
     for text in overrides:
         path, equals, value = text.partition("=")
         names = [name.strip() for name in path.split(".")]
+        if len(names) > DEEPEST:
+            raise ConfigError(TOO_DEEP)
         if not equals or not all(names):
             raise ConfigError(f'--set takes KEY=VALUE, such as --set train.epochs=3; got "{text}"')
         nested = _toml_or_text(value.strip())
@@ -367,11 +372,43 @@ def _renamed(layer: Layer) -> Layer:
 
 def _toml_or_text(text: str) -> Any:
     try:
-        parsed = tomllib.loads(f"value = {text}")
+        parsed = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
         # TOML does not read .5 and 5. as numbers.
         return float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)", text) else text
     return parsed["value"] if parsed.keys() == {"value"} else text
+
+
+def parse_toml(text: str) -> Layer:
+    """Return the tables of a TOML text, of reasonable depth and with readable numbers.
+
+    Raises a ConfigError for what Python cannot hold, and a TOMLDecodeError for what is no TOML.
+
+    Args:
+        text: from anywhere.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise ConfigError(TOO_DEEP) from None
+    except ValueError as error:
+        # Dates that do not exist, and numbers of thousands of digits.
+        raise ConfigError(f"a value cannot be read: {error}") from None
+    if _depth(tables) > DEEPEST:
+        raise ConfigError(TOO_DEEP)
+    return tables
+
+
+def _depth(tables: Any) -> int:
+    """Return how deep tables and lists are nested, without recursion."""
+    depth, level = 0, [tables]
+    while level:
+        depth += 1
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [one for items in inner for one in items if isinstance(one, dict | list)]
+    return depth
 
 
 def _read(file: Path) -> Layer:
@@ -390,7 +427,9 @@ def _read(file: Path) -> Layer:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     try:
-        return _renamed(tomllib.loads(text))
+        return _renamed(parse_toml(text))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         what, _, where = str(error).removesuffix(")").rpartition(" (at ")
         raise ConfigError(

@@ -7,24 +7,26 @@ import inspect
 import keyword
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, Strict, TypeAdapter
+from pydantic import AfterValidator, Field, Strict, TypeAdapter
 
+from fairmargin.checks import MOST_VALUES, Range
 from fairmargin.data.options import keywords
 
 
 @dataclass(frozen=True)
 class Option:
-    """A keyword of a builder, with its type (`kind`) and default."""
+    """A keyword of a builder, with its type (`kind`), default, and the range of its numbers."""
 
     parameter: str
     kind: Any
     default: Any
+    range: Range | None = None
 
     @property
     def written(self) -> str:
@@ -46,7 +48,7 @@ class Option:
             value = parse_none(value)
         if value is not None and _is_list(self.kind):
             value = as_list(value)
-        return _tuples(_adapter(self.kind).validate_python(value))
+        return _tuples(_adapter(self.kind, self.range).validate_python(value))
 
 
 def written(parameter: str) -> str:
@@ -88,7 +90,9 @@ def _number_or_text(text: str) -> int | float | str:
     return text
 
 
-def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
+def options_of(
+    builder: Callable[..., Any], ranges: Mapping[str, Range] | None = None
+) -> dict[str, Option]:
     """Return the options of a builder, by their names in a configuration.
 
     Of a class, such as a network, all parameters may be set, except those that a partial has filled
@@ -96,14 +100,20 @@ def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
 
     Args:
         builder: a function, a class, or a partial of either.
+        ranges: of options that are numbers, by their names in a configuration.
     """
+    limits = ranges or {}
     made = builder.func if isinstance(builder, partial) else builder
     if isinstance(made, type):
         known = get_type_hints(made.__init__)  # type: ignore[misc]
     else:
         known = keywords(made)
     parameters = inspect.signature(builder).parameters.values()
-    options = [Option(p.name, known[p.name], p.default) for p in parameters if p.name in known]
+    options = [
+        Option(p.name, known[p.name], p.default, limits.get(written(p.name)))
+        for p in parameters
+        if p.name in known
+    ]
     return {option.written: option for option in options if _expressible(option.kind)}
 
 
@@ -129,22 +139,36 @@ def _expressible(kind: Any) -> bool:
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: Any, range: Range | None) -> TypeAdapter[Any]:
     # A type of None says only that the default is None.
-    accepted = Any if kind is type(None) else _strictly(kind)
+    accepted = Any if kind is type(None) else _strictly(kind, range)
     return TypeAdapter(accepted)
 
 
-def _strictly(kind: Any) -> Any:
+def _strictly(kind: Any, range: Range | None) -> Any:
     """Return the type without conversions: "3" is not a number, and 1 is not true."""
+    limits = () if range is None else (Field(**range.bounds),)
     if kind is float:
-        return Annotated[float, Strict(), AfterValidator(_not_nan)]
-    if kind in (bool, int, str):
+        endless = range is not None and range.high == math.inf
+        real = AfterValidator(_not_nan) if endless else Field(allow_inf_nan=False)
+        return Annotated[float, Strict(), real, *limits]
+    if kind is int:
+        whole = () if range is None else (Field(**_whole(range.bounds)),)
+        return Annotated[int, Strict(), *whole]
+    if kind in (bool, str):
         return Annotated[kind, Strict()]
-    inner = tuple(map(_strictly, get_args(kind)))
+    inner = tuple(_strictly(one, range) for one in get_args(kind))
     if _is_union(kind):
         return Union[inner]  # noqa: UP007 — a tuple of types
-    return get_origin(kind)[inner] if get_origin(kind) in (Sequence, tuple, list) else kind
+    if get_origin(kind) not in (Sequence, tuple, list):
+        return kind
+    many = get_origin(kind)[inner]
+    return Annotated[many, Field(max_length=MOST_VALUES)] if _is_list(kind) else many
+
+
+def _whole(bounds: Mapping[str, float]) -> dict[str, Any]:
+    """Return limits as whole numbers, which compare exactly with whole numbers of any size."""
+    return {name: int(limit) for name, limit in bounds.items()}
 
 
 def _not_nan(value: float) -> float:

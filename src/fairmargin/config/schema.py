@@ -20,17 +20,21 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
-from fairmargin.checks import check_choice
+from fairmargin.checks import Range, check_choice
 from fairmargin.config import toml
 from fairmargin.config.code import Code, is_code
 from fairmargin.config.errors import ConfigError, Problem
 from fairmargin.config.options import Option, options_of
 from fairmargin.config.own_images import Notes
+from fairmargin.config.ranges import in_words
 from fairmargin.config.sections import (
     AboveZero,
+    BatchSize,
     Decay,
     FromZero,
+    Milestones,
     Named,
     Nothing,
     Number,
@@ -44,7 +48,9 @@ from fairmargin.config.sections import (
     setting,
 )
 from fairmargin.data import DATASETS, OWN
+from fairmargin.data.ranges import RANGES as DATA_RANGES
 from fairmargin.networks import BACKBONES, ENCODERS
+from fairmargin.networks import RANGES as NETWORK_RANGES
 from fairmargin.networks.pretrained import is_backbone, split_name
 
 Layer = dict[str, Any]
@@ -117,7 +123,7 @@ class DataConfig(Named):
     score_features: Annotated[ScoreFeatures | None, Nothing] = setting(
         None, "how scores are read: raw (the default), centred or probabilities"
     )
-    clusters: Annotated[Annotated[Whole, Field(ge=2)] | None, Nothing] = setting(
+    clusters: Annotated[Annotated[Whole, Field(ge=2, le=10_000)] | None, Nothing] = setting(
         None,
         'number of clusters with bias = "clusters"; by default the number of classes, or 2 in each '
         'class; with "george" and "spare" in each class, by default chosen by silhouette',
@@ -146,6 +152,11 @@ class DataConfig(Named):
     def builders(cls) -> Mapping[str, Callable[..., Any]]:
         """Return all datasets."""
         return DATASETS
+
+    @classmethod
+    def ranges(cls, name: str) -> dict[str, Range]:
+        """Return the ranges of datasets' options."""
+        return DATA_RANGES
 
     @model_validator(mode="after")
     def _folder_has_a_root(self) -> "DataConfig":
@@ -191,6 +202,11 @@ class NetworkConfig(Named):
         return ENCODERS
 
     @classmethod
+    def ranges(cls, name: str) -> dict[str, Range]:
+        """Return the ranges of encoders' options."""
+        return NETWORK_RANGES
+
+    @classmethod
     def known(cls, name: str) -> dict[str, Option]:
         """Return the options of an encoder, or of the library of another network."""
         if is_backbone(name):
@@ -219,6 +235,14 @@ class MethodConfig(Named):
         from fairmargin.methods import METHODS
 
         return METHODS
+
+    @classmethod
+    def ranges(cls, name: str) -> dict[str, Range]:
+        """Return the ranges of a method's options, which its card has."""
+        from fairmargin.methods.catalog import card_of
+
+        options = card_of(name).options.items()
+        return {key: card.range for key, card in options if isinstance(card.range, Range)}
 
 
 class OptimizerConfig(Section):
@@ -249,7 +273,7 @@ class ScheduleConfig(Section):
     """How the learning rate changes."""
 
     name: Schedule = setting("step", "schedule of the learning rate: constant, step or cosine")
-    milestones: Annotated[tuple[FromZero, ...], OneOrMany] = setting(
+    milestones: Annotated[Milestones, OneOrMany] = setting(
         (1 / 3, 2 / 3),
         "when step lowers the rate: in epochs, or, below 1, as shares of all epochs",
     )
@@ -273,7 +297,7 @@ class PlayerConfig(Section):
     betas: Annotated[tuple[Decay, Decay] | None, Nothing] = setting(None, "as `optimizer.betas`")
     nesterov: Annotated[Switch | None, Nothing] = setting(None, "as `optimizer.nesterov`")
     schedule: Annotated[Schedule | None, Nothing] = setting(None, "as `schedule.name`")
-    milestones: Annotated[tuple[FromZero, ...] | None, OneOrMany, Nothing] = setting(
+    milestones: Annotated[Milestones | None, OneOrMany, Nothing] = setting(
         None, "as `schedule.milestones`"
     )
     factor: Annotated[AboveZero | None, Nothing] = setting(None, "as `schedule.factor`")
@@ -294,7 +318,7 @@ class TrainConfig(Section):
         "stop after this many steps, if the epochs do not end before; the schedule spans whatever "
         "ends first",
     )
-    batch_size: WholeAboveZero = setting(256, "samples in a batch, over all processes together")
+    batch_size: BatchSize = setting(256, "samples in a batch, over all processes together")
     drop_last: Switch = setting(False, "leave out a last batch that is not full")
     precision: Literal["float32", "bfloat16", "float16"] = setting(
         "float32", "precision of the arithmetic; bfloat16 and float16 are mixed precision"
@@ -310,7 +334,7 @@ class TrainConfig(Section):
     device: Annotated[str, AfterValidator(_device)] = setting(
         "auto", "device: auto, cpu, cuda, cuda:1, mps, …"
     )
-    workers: WholeFromZero = setting(0, "processes that decode image files")
+    workers: Annotated[Whole, Field(ge=0, le=256)] = setting(0, "processes that decode image files")
     checkpoint_seconds: FromZero = setting(
         60.0, "seconds between checkpoints; 0: one after every step"
     )
@@ -327,7 +351,7 @@ class TrainConfig(Section):
         "tools that show the run's numbers: tensorboard, wandb, mlflow, trackio "
         "(`docs/tracking.md`)",
     )
-    tracked_images: WholeFromZero = setting(
+    tracked_images: Annotated[Whole, Field(ge=0, le=10_000)] = setting(
         12, "most wrong test images that trackers are sent, in one picture; 0: none"
     )
 
@@ -349,7 +373,9 @@ class EvaluateConfig(Section):
         "it was trained, one fitted to convergence on its features, or nearest neighbours "
         "(`docs/evaluation.md`)",
     )
-    resamples: WholeAboveZero = setting(1000, "resamples of the bootstrap for the intervals")
+    resamples: Annotated[Whole, Field(ge=1, le=1_000_000)] = setting(
+        1000, "resamples of the bootstrap for the intervals"
+    )
     report: Literal["last", "best-on-validation"] = setting(
         "last",
         "which weights the result is about; the best are chosen in the method's final stage "
@@ -369,15 +395,15 @@ class EvaluateConfig(Section):
         "record at every evaluation how similar test samples are that share label or bias "
         "(`docs/evaluation.md`)",
     )
-    batch_size: WholeAboveZero = setting(256, "samples in a batch of the evaluation")
+    batch_size: BatchSize = setting(256, "samples in a batch of the evaluation")
     linear_lr: AboveZero = setting(5.0, "linear evaluation: learning rate of its SGD")
     linear_epochs: WholeAboveZero = setting(
         100, "linear evaluation: passes over the training set, each through the encoder"
     )
-    linear_batch_size: WholeAboveZero = setting(512, "linear evaluation: samples in a batch")
+    linear_batch_size: BatchSize = setting(512, "linear evaluation: samples in a batch")
     linear_momentum: Decay = setting(0.9, "linear evaluation: momentum of its SGD")
     linear_weight_decay: FromZero = setting(0.0, "linear evaluation: weight decay of its SGD")
-    linear_milestones: Annotated[tuple[FromZero, ...], OneOrMany] = setting(
+    linear_milestones: Annotated[Milestones, OneOrMany] = setting(
         (0.6, 0.75, 0.9),
         "linear evaluation: when the rate falls, in epochs or, below 1, as shares of "
         "`linear_epochs`",
@@ -487,10 +513,12 @@ class Key:
 
     Args:
         default: as TOML; empty if there is none.
+        range: of its numbers; empty if it holds none.
     """
 
     path: str
     default: str
+    range: str
     meaning: str
 
     @property
@@ -506,14 +534,19 @@ def all_keys() -> tuple[Key, ...]:
     for name, field in Config.model_fields.items():
         section = PlayerConfig if name == "players" else field.annotation
         if not (isinstance(section, type) and issubclass(section, Section)):
-            found.append(Key(name, toml.value(field.default), field.description or ""))
+            found.append(_key(name, field))
             continue
         prefix = "players.NAME" if name == "players" else name
         for key, inner in section.model_fields.items():
             if key != "options":
-                default = "" if inner.default is None else toml.value(inner.default)
-                found.append(Key(f"{prefix}.{key}", default, inner.description or ""))
+                found.append(_key(f"{prefix}.{key}", inner))
     return tuple(found)
+
+
+def _key(path: str, field: FieldInfo) -> Key:
+    default = "" if field.default is None else toml.value(field.default)
+    range = in_words(field.annotation, field.metadata)
+    return Key(path, default, range, field.description or "")
 
 
 def given_fields(section: Section) -> Layer:

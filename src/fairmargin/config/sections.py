@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairmargin.checks import check_choice
+from fairmargin.checks import LARGEST, MOST_VALUES, Range, check_choice
 from fairmargin.config.code import is_code
 from fairmargin.config.errors import ConfigError, Problem, problems_of
 from fairmargin.config.options import Option, as_list, options_of, parse_none, written
@@ -25,12 +25,18 @@ from fairmargin.config.options import Option, as_list, options_of, parse_none, w
 Nothing = BeforeValidator(parse_none)
 # One value where several may stand is a list of one.
 OneOrMany = BeforeValidator(as_list)
+# Every number has a range with two ends; tests/config/test_ranges.py looks at all of them.
+MOST = int(LARGEST)
 Whole = Annotated[int, Strict()]
-WholeFromZero = Annotated[Whole, Field(ge=0)]
-WholeAboveZero = Annotated[Whole, Field(ge=1)]
+WholeFromZero = Annotated[Whole, Field(ge=0, le=MOST)]
+WholeAboveZero = Annotated[Whole, Field(ge=1, le=MOST)]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-FromZero = Annotated[Number, Field(ge=0)]
-AboveZero = Annotated[Number, Field(gt=0)]
+FromZero = Annotated[Number, Field(ge=0, le=LARGEST)]
+AboveZero = Annotated[Number, Field(gt=0, le=LARGEST)]
+# Samples at once, in a batch or a picture.
+BatchSize = Annotated[Whole, Field(ge=1, le=1_000_000)]
+# Epochs at which something changes.
+Milestones = Annotated[tuple[FromZero, ...], Field(max_length=MOST_VALUES)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 Decay = Annotated[Number, Field(ge=0, lt=1)]
 Switch = Annotated[bool, Strict()]
@@ -83,7 +89,16 @@ class Named(Section):
         Args:
             name: a key of `builders`.
         """
-        return options_of(cls.builders()[name])
+        return options_of(cls.builders()[name], cls.ranges(name))
+
+    @classmethod
+    def ranges(cls, name: str) -> Mapping[str, Range]:
+        """Return the ranges of the options that are numbers, by their names in TOML.
+
+        Args:
+            name: a key of `builders`.
+        """
+        raise NotImplementedError
 
     @model_validator(mode="before")
     @classmethod

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import MakeEncoder, Method, first_view, require_bias
-from fairmargin.methods.card import FROM_ONE, FROM_ZERO, Between, MethodCard, OneOf, OptionCard
+from fairmargin.methods.card import FROM_ZERO, Between, MethodCard, OneOf, OptionCard, Range
 from fairmargin.methods.lnl import bias_cross_entropy, mean_where_known
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import gather
@@ -31,7 +31,9 @@ CARD = MethodCard(
     options={
         "alpha": OptionCard("weight α of the confusion", FROM_ZERO, Between(0.01, 1)),
         "bias_steps": OptionCard(
-            "steps of the bias classifier for each step of the network", FROM_ONE, OneOf((1, 3, 8))
+            "steps of the bias classifier for each step of the network",
+            Range(1, 1000),
+            OneOf((1, 3, 8)),
         ),
     },
 )

@@ -13,10 +13,15 @@ A card stands beside its method; `catalog.CARDS` gathers them. Types, choices an
 options stay where they are, in the signature of the method's builder.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from fairmargin.checks import ABOVE_ZERO as ABOVE_ZERO
+from fairmargin.checks import FROM_ONE as FROM_ONE
+from fairmargin.checks import FROM_ZERO as FROM_ZERO
+from fairmargin.checks import SHARE as SHARE
+from fairmargin.checks import Range as Range
 
 Needs = Literal[
     "nothing",
@@ -28,41 +33,6 @@ Needs = Literal[
     "validation bias labels",
     "–",
 ]
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers from `low` to `high`.
-
-    Args:
-        low: the smallest number, or the limit that is not reached if `above`.
-        high: the largest number, or the limit that is not reached if `below`.
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    above: bool = False
-    below: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        if value == self.low:
-            return not self.above
-        if value == self.high:
-            return not self.below
-        return self.low < value < self.high
-
-    def __str__(self) -> str:
-        if self.high == math.inf:
-            return f"{'>' if self.above else '≥'} {self.low:g}"
-        left = "(" if self.above else "["
-        right = ")" if self.below else "]"
-        return f"{left}{self.low:g}, {self.high:g}{right}"
-
-
-FROM_ZERO = Range(0)
-FROM_ONE = Range(1)
-ABOVE_ZERO = Range(0, above=True)
-SHARE = Range(0, 1)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairmargin import losses
 from fairmargin.batch import Batch, DataInfo
 from fairmargin.methods.base import FinalStage, MakeEncoder, Method, RunLength, first_view
-from fairmargin.methods.card import FROM_ZERO, Between, MethodCard, OptionCard
+from fairmargin.methods.card import FROM_ZERO, Between, MethodCard, OptionCard, Range
 from fairmargin.methods.lff import BIASED_OPTIONS, RelativeDifficulty
 from fairmargin.networks import linear_classifier
 from fairmargin.runtime.distributed import from_first_rank, gather
@@ -41,7 +41,8 @@ CARD = MethodCard(
             "weight of the biased network's loss in L_swap", FROM_ZERO, Between(0.5, 20)
         ),
         "swap_start": OptionCard(
-            "the last step without L_swap", "a share of the run below 1.0, or a number of steps"
+            "the last step without L_swap",
+            Range(0, words="a share of the run below 1.0, or a number of steps"),
         ),
         **BIASED_OPTIONS,
     },

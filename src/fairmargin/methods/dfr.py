@@ -37,10 +37,10 @@ from fairmargin.methods.base import (
 )
 from fairmargin.methods.card import (
     ABOVE_ZERO,
-    FROM_ONE,
     MethodCard,
     OneOf,
     OptionCard,
+    Range,
     ValidationFit,
 )
 from fairmargin.methods.last_layer import Fit, balanced, fit_l1
@@ -69,7 +69,7 @@ CARD = MethodCard(
         "inverse_strength": OptionCard("C; none: chosen on validation samples", ABOVE_ZERO),
         "draws": OptionCard(
             "group-balanced draws that are averaged; the released code takes 10 for source train",
-            FROM_ONE,
+            Range(1, 1000),
         ),
     },
     validation_fit=ValidationFit("source", "valid", 'choose method.source="train"'),

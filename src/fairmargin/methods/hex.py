@@ -36,7 +36,9 @@ CARD = MethodCard(
         "dropout": OptionCard(
             "share of h that is left out in training", Range(0, 1, below=True), OneOf((0.5, 0.0))
         ),
-        "levels": OptionCard("grey levels n of the co-occurrence matrix", Range(2), OneOf((16, 8))),
+        "levels": OptionCard(
+            "grey levels n of the co-occurrence matrix", Range(2, 256), OneOf((16, 8))
+        ),
         "pretrain_epochs": OptionCard("first epochs, without the projection", FROM_ZERO),
     },
 )

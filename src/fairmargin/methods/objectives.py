@@ -4,6 +4,7 @@ A row names its loss, says what else makes the method, and carries the method's 
 of the loss are options of the method; `row_builders` adds the options that rows share.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -13,13 +14,13 @@ from torch import Tensor
 from fairmargin.methods import row_losses
 from fairmargin.methods.card import (
     ABOVE_ZERO,
-    FROM_ONE,
     FROM_ZERO,
     SHARE,
     Between,
     MethodCard,
     OneOf,
     OptionCard,
+    Range,
 )
 from fairmargin.methods.row_losses import Loss, LossInputs, cross_entropy
 
@@ -80,7 +81,7 @@ TEMPERATURE = {
 EPSILON = {
     "epsilon": OptionCard(
         "margin ε between positives and negatives, on the similarity divided by τ",
-        FROM_ZERO,
+        Range(0, math.inf, words="≥ 0, also inf"),
         Between(0, 1, log=False),
     )
 }
@@ -176,7 +177,7 @@ ROWS = {
             options={
                 "margin": OptionCard(
                     "m, by which the angle is multiplied; 1 is cross-entropy",
-                    FROM_ONE,
+                    Range(1, 64),
                     OneOf((2, 3, 4)),
                 ),
                 "least_anneal": OptionCard(
@@ -207,7 +208,8 @@ ROWS = {
                 "slope": OptionCard("α: a sample's loss is at most α·γ", ABOVE_ZERO),
                 "norm": OptionCard("norm in which the distance is measured"),
                 "top_k": OptionCard(
-                    "number of strongest rival classes", "1 to the number of classes − 1"
+                    "number of strongest rival classes",
+                    Range(1, 10_000, words="1 to the number of classes − 1"),
                 ),
             },
         ),

@@ -70,7 +70,7 @@ SECOND = {
         "none",
         OptionCard("sampler of a second stream of batches for the pairs; none: a single stream"),
     ),
-    "second_batch": RowOption(int, 64, OptionCard("its batch size", Range(2))),
+    "second_batch": RowOption(int, 64, OptionCard("its batch size", Range(2, 65_536))),
     "second_views": RowOption(SecondViews, "rotate-jitter", OptionCard("its augmentation")),
 }
 

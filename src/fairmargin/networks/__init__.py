@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fairmargin.checks import check_choice
+from fairmargin.checks import Range, check_choice
 from fairmargin.networks.bagnet import BagNet18
 from fairmargin.networks.encoder import Encoder
 from fairmargin.networks.heads import Head, HeadKind, linear_classifier, projection_head
@@ -38,6 +38,14 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "resnet32": partial(narrow_resnet, (5, 5, 5)),
     "bagnet18": BagNet18,
     "mlp": MLP,
+}
+# Ranges of the options above that are numbers; of lists, of each number in them.
+RANGES: dict[str, Range] = {
+    "in_channels": Range(1, 4096),
+    "in_features": Range(1, 100_000_000),
+    "kernel_size": Range(1, 63),
+    "stride": Range(1, 64),
+    "widths": Range(1, 65_536),
 }
 
 
@@ -78,6 +86,7 @@ __all__ = [
     "BACKBONES",
     "ENCODERS",
     "MLP",
+    "RANGES",
     "BagNet18",
     "BasicBlock",
     "Bottleneck",

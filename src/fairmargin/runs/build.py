@@ -43,6 +43,7 @@ from fairmargin.methods.base import FinalStage, RunLength, Unsuited
 from fairmargin.methods.vectors import check_takes_vectors
 from fairmargin.networks import Encoder
 from fairmargin.runs.folder import RunFolder
+from fairmargin.runs.footprint import check_weights_fit
 from fairmargin.runs.network import Network, open_network
 from fairmargin.runs.own import check_code, check_data, own_data, own_encoders
 from fairmargin.runs.record import CONFIG, is_run
@@ -259,6 +260,7 @@ def method(
 def method_for(config: Config, info: DataInfo, network: Network | None = None) -> Method:
     """Build the method that a configuration names, for data with these facts."""
     make_encoder = _encoders(config, info, network)
+    check_weights_fit(config, info)
     torch.manual_seed(config.seed)
     return build_method(config.method.name, make_encoder, info, **config.method.options)
 

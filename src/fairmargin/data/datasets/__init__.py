@@ -31,6 +31,7 @@ from fairmargin.data.datasets import (
     waterbirds,
 )
 from fairmargin.data.options import check_options
+from fairmargin.data.ranges import check_ranges
 from fairmargin.data.split import Data
 from fairmargin.data.webdataset import is_pattern, shards
 
@@ -135,6 +136,7 @@ def build(name: str, root: Path | None = None, **options: Any) -> Data:
     else:
         where = sources.data_root(root)
     check_options(DATASETS[name], name, options)
+    check_ranges(options)
     built = DATASETS[name](where, **options)
     if name in WITHOUT_FILES:
         return built

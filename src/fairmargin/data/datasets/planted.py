@@ -18,6 +18,7 @@ from fairmargin.checks import check_choice
 from fairmargin.data.bias import assign_by_count, count_cells
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, JITTER, Views, plain
+from fairmargin.runtime import memory
 
 # More angles than these can hardly be told apart on so few pixels.
 MOST_CLASSES = 8
@@ -101,6 +102,15 @@ def build(
     for name, strength in (("shortcut", shortcut), ("core", core), ("noise", noise)):
         if not 0 <= strength <= 1:
             raise ValueError(f"{name} must lie in [0, 1], black to white; got {strength}")
+    # Pixels as doubles: the pictures, their noise and the sum are there at once.
+    one = 3 * 3 * side**2 * 8
+    number = max(train, test)
+    fits = (memory.free_memory() or 0) // one
+    memory.check_fits(
+        number * one,
+        f"{number:,} pictures of {side} × {side} pixels need",
+        f"lower data.train, data.test or data.side; {fits:,} would fit",
+    )
     random = np.random.RandomState(seed)
 
     def split(n: int, strength: float) -> ArraySplit:
