@@ -14,7 +14,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ def _cache_file(source: Path) -> Path | None:
 
 
 def _load(cache: Path) -> dict[str, Seen]:
-    """Read a cache; empty if there is none, if it is damaged, or if others could have written it."""
+    """Read a cache; empty if it is not there or damaged, or if others could have written it."""
     try:
         with open_plain(cache, "rb") as file:
             facts = os.fstat(file.fileno())

@@ -20,10 +20,10 @@ from fairmargin.config.code import is_code
 from fairmargin.data import Data, Split
 from fairmargin.data.datasets.folder import images_hash
 from fairmargin.data.hashes import source_hash
-from fairmargin.data.problems import BadManifest
 from fairmargin.data.inject import inject, parse
 from fairmargin.data.loader import Loader
 from fairmargin.data.options import keywords
+from fairmargin.data.problems import BadManifest
 from fairmargin.data.samplers import (
     BiasAware,
     ClassBalanced,
