@@ -5,3 +5,11 @@ import os
 if "PYTEST_XDIST_WORKER" in os.environ:
     # PyTorch reads this when it is imported.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _digests_elsewhere(tmp_path_factory):
+    """Keep what tests know of files out of the user's cache."""
+    os.environ["FAIRMARGIN_DIGESTS"] = str(tmp_path_factory.mktemp("digests"))

@@ -371,3 +371,49 @@ def test_without_test_samples_nothing_is_trained(here):
     assert none.exit_code == 2
     assert "has no test samples here" in none.output
     assert train(file, "--set", "data.test_fraction=0.25").exit_code == 0
+
+
+def exchanged(picture: Path) -> None:
+    """Put another picture of the same number of bytes in its place, with the same time."""
+    before, content = picture.stat(), picture.read_bytes()
+    for colour in range(256):
+        Image.new("RGB", (16, 16), (255 - colour, 200, colour)).save(picture)
+        if picture.stat().st_size == len(content) and picture.read_bytes() != content:
+            break
+    else:
+        pytest.fail("no picture of this size")
+    os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+# Above the limit, samples are told by names and sizes.
+IN_FILES = ["--set", "data.memory_limit=1"]
+
+
+@pytest.mark.parametrize("more", [[], IN_FILES], ids=["in memory", "in files"])
+@pytest.mark.parametrize("form", ["table", "folder"])
+def test_an_image_exchanged_at_equal_size_is_noticed(here, form, more):
+    if form == "table":
+        source, picture = table(here / "a.csv"), here / "a pictures/3.png"
+    else:
+        source, picture = here / "photos", here / "photos/train/cat/3.png"
+        for i in range(16):
+            file = source / ("train" if i < 12 else "test") / ("cat", "dog")[i % 2] / f"{i}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (16, 16), (10 * i, 0, i)).save(file)
+        os.rename(source / "train/dog/3.png", picture)
+    out = ["--out", "run", "--set", "train.checkpoint_seconds=0", *more]
+    assert train(source, *out).exit_code == 0
+    assert train(source, *out).exit_code == 0
+    assert "not the data" not in say("evaluate", "run").output
+    exchanged(picture)
+    finished = train(source, *out)
+    assert finished.exit_code == 2
+    assert "holds a finished run on other images: " in finished.output
+    evaluated = say("evaluate", "run", "--out", "found.json")
+    assert evaluated.exit_code == 0
+    assert "these are not the data that run was trained and tested on: " in evaluated.output
+    assert "not the data" in json.loads((here / "found.json").read_text())["warnings"][0]
+    (here / "run/result.json").unlink()  # as if killed before the end
+    resumed = say("train", "--resume", "run")
+    assert resumed.exit_code == 2
+    assert "was begun on other data: " in resumed.output

@@ -1,6 +1,6 @@
 """`fairmargin evaluate`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,9 +81,17 @@ def evaluate(
         data = build.data(config, recorded)
         record = RunRecord.read(folder)
         trained = record.data
-        if data.hashes == {name: record.data_hashes.get(name) for name in data.hashes}:
+        warned: list[str] = []
+        others = _other_data(record.data_hashes, data.hashes)
+        if not others:
             labels = record.arrays(BIAS) if record.has_arrays(BIAS) else {}
             data = recorded_groups(data, trained, labels)
+        elif record.data_hashes and not _asked_for_other_data(before, config):
+            warned.append(
+                f"these are not the data that {folder} was trained and tested on: "
+                f"{' and '.join(others)} have changed since, so the numbers may be others"
+            )
+            typer.echo(f"warning: {warned[0]}", err=True)
         _same_classes(folder, trained["class_names"], data.info.class_names)
         method = build.method(config, data, trained=trained, network=recorded)
         file = folder / (WEIGHTS if weights == "last" else BEST)
@@ -113,6 +121,7 @@ def evaluate(
             typer.echo(f"warning: {warning}")
         if out is not None:
             everything = {
+                "warnings": warned,
                 "test": found.test,
                 "extra_tests": found.extra_tests,
                 "similarity": found.similarity,
@@ -194,6 +203,21 @@ def _same_network(before: "Config", config: "Config") -> None:
         raise ValueError(
             f"the weights were trained without it: {other[0]}; evaluate takes data.… and evaluate.…"
         )
+
+
+def _other_data(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs from the data of a run, in words; runs of older versions know no images."""
+    words = {name: f"the {name} samples" for name in ("train", "valid", "test")}
+    words["images"] = "the image files"
+    differing = [name for name in now if before.get(name) != now[name]]
+    return [words[name] for name in differing if name != "images" or name in before]
+
+
+def _asked_for_other_data(before: "Config", config: "Config") -> bool:
+    """True if --set changes what the samples are."""
+    from fairmargin.config import difference
+
+    return any(change.startswith(("data.", "seed ")) for change in difference(before, config))
 
 
 def _same_classes(folder: Path, trained: Sequence[str], class_names: Sequence[str]) -> None:

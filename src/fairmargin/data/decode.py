@@ -3,6 +3,7 @@
 A file that cannot be decoded raises an error that names the file and the reason.
 """
 
+import io
 import math
 import stat
 from collections.abc import Iterator
@@ -72,8 +73,8 @@ class Decoder:
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
         return 3, height, width
 
-    def __call__(self, path: Path) -> Tensor:
-        return self.fit(open_rgb(path, self.largest))
+    def __call__(self, path: Path, content: bytes | None = None) -> Tensor:
+        return self.fit(open_rgb(path, self.largest, content))
 
     def fit(self, image: Image.Image) -> Tensor:
         """uint8 [3, H, W] from a picture of any size and mode."""
@@ -83,7 +84,9 @@ class Decoder:
         return torch.from_numpy(np.array(fitted)).permute(2, 0, 1).contiguous()
 
 
-def open_rgb(path: Path, largest: float | None = None) -> Image.Image:
+def open_rgb(
+    path: Path, largest: float | None = None, content: bytes | None = None
+) -> Image.Image:
     """Open the whole picture, upright and in 8-bit RGB.
 
     Transparency is laid over white, and 16-bit grey is scaled.
@@ -91,10 +94,12 @@ def open_rgb(path: Path, largest: float | None = None) -> Image.Image:
     Args:
         path: of a file, or of a member of a tar.
         largest: megapixels above which it is refused; see `Decoder`.
+        content: what the file holds, if it has been read already.
     """
-    check_file(path)
+    if content is None:
+        check_file(path)
     try:
-        with opened(path, largest) as image:
+        with opened(path, largest, content) as image:
             image.load()
             return _rgb(_upright(image))
     except (UnreadableImage, MemoryError):
@@ -110,18 +115,22 @@ def open_rgb(path: Path, largest: float | None = None) -> Image.Image:
 
 
 @contextmanager
-def opened(path: Path, largest: float | None = None) -> Iterator[Image.Image]:
+def opened(
+    path: Path, largest: float | None = None, content: bytes | None = None
+) -> Iterator[Image.Image]:
     """Open a picture of a known format, without its pixels; refuse one that is too large.
 
     Args:
         path: of a file, or of a member of a tar.
         largest: megapixels above which it is refused; see `Decoder`.
+        content: what the file holds, if it has been read already.
     """
     usual = Image.MAX_IMAGE_PIXELS
     # Our limit counts, which can be raised, and not Pillow's.
     Image.MAX_IMAGE_PIXELS = None
     try:
-        image = Image.open(open_bytes(path), formats=FORMATS)
+        source = open_bytes(path) if content is None else io.BytesIO(content)
+        image = Image.open(source, formats=FORMATS)
     finally:
         Image.MAX_IMAGE_PIXELS = usual
     with image:

@@ -55,8 +55,8 @@ class Geometry:
         """(channels, height, width) of what comes out."""
         return 3, self.side, self.side
 
-    def __call__(self, path: Path) -> Tensor:
-        return self.fit(_read(path))
+    def __call__(self, path: Path, content: bytes | None = None) -> Tensor:
+        return self.fit(_read(path, content))
 
     def fit(self, image: Image.Image) -> Tensor:
         """uint8 [3, side, side] from a picture of any size and mode."""
@@ -67,11 +67,12 @@ class Geometry:
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()  # [3, side, side]
 
 
-def _read(path: Path) -> Image.Image:
+def _read(path: Path, content: bytes | None) -> Image.Image:
     """Note: as in the public codes, EXIF rotation is ignored, unlike in `decode.open_rgb`."""
-    check_file(path)
+    if content is None:
+        check_file(path)
     try:
-        with opened(path) as file:
+        with opened(path, content=content) as file:
             return file.convert("RGB")
     except UnreadableImage:
         raise

@@ -16,11 +16,12 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fairmargin.checks import check_choice
+from fairmargin.data.contents import Seen, read_seen
 from fairmargin.data.decode import Decoder, UnreadableImage, check_file, open_rgb
 from fairmargin.data.drafts import NOWHERE, Draft, Sample, folder_drafts, manifest_drafts
+from fairmargin.data.geometry import Geometry
 from fairmargin.data.problems import BadManifest, RowProblem
 from fairmargin.data.table import natural_order
 from fairmargin.runtime.safe_path import safe_path
@@ -28,6 +29,8 @@ from fairmargin.runtime.safe_path import safe_path
 Check = Literal["decode", "exists"]
 # What looking at a file gives: its pixels, the reason why there are none, or nothing to say.
 Looked = np.ndarray | str | None
+# The same, and what is known of its content.
+Found = tuple[Looked, Seen | None]
 LEAVE_OUT = (
     'leave these out, and have them recorded, with --set data.skip_bad=true ("data show": '
     "--skip-bad)"
@@ -104,6 +107,7 @@ def check_drafts(
     workers: int | None,
     decoder: Decoder | None = None,
     largest: float | None = None,
+    seen: dict[Path, Seen] | None = None,
 ) -> tuple[Manifest, dict[Path, np.ndarray]]:
     """Look at the files of all drafts, and accept the drafts or raise `BadManifest`.
 
@@ -113,11 +117,14 @@ def check_drafts(
         source: the table or folder, for the message.
         decoder: decodes every image, whatever `check_files` says.
         largest: megapixels above which an image is refused; see `decode.Decoder`.
+        seen: takes the digests of the files that are decoded; None if nobody asks for them.
 
     Returns:
         The manifest, and the pixels of each file if there is a decoder.
     """
-    looked = look_at_files(drafts, check_files, workers=workers, decoder=decoder, largest=largest)
+    looked = look_at_files(
+        drafts, check_files, workers=workers, decoder=decoder, largest=largest, seen=seen
+    )
     good = [draft.sample for draft in drafts if not draft.faults]
     trained = Counter(sample.label for sample in good if sample.split == "train")
     for draft in drafts:
@@ -149,8 +156,9 @@ def look_at_files(
     check_files: Check,
     *,
     workers: int | None,
-    decoder: Callable[[Path], Tensor] | None = None,
+    decoder: Decoder | Geometry | None = None,
     largest: float | None = None,
+    seen: dict[Path, Seen] | None = None,
 ) -> dict[Path, Looked]:
     """Look once at the file of each draft; what is wrong with it is added to the draft's faults.
 
@@ -160,14 +168,20 @@ def look_at_files(
         workers: as in `read_manifest`.
         decoder: decodes every image, whatever `check_files` says.
         largest: megapixels above which an image is refused; see `decode.Decoder`.
+        seen: takes the digests of the files that are decoded; None if nobody asks for them.
 
     Returns:
         The pixels of each file if there is a decoder, or the reason why there are none.
     """
     check_choice(check_files, "check_files", get_args(Check))
     first = _note_duplicates(drafts)
-    look = partial(_look, check=check_files, decoder=decoder, largest=largest)
-    looked = dict(zip(first, _look_at_all(look, list(first), workers), strict=True))
+    look = partial(
+        _look, check=check_files, decoder=decoder, largest=largest, hashed=seen is not None
+    )
+    found = _look_at_all(look, list(first), workers)
+    looked = {path: each for path, (each, _) in zip(first, found, strict=True)}
+    if seen is not None:
+        seen |= {path: s for path, (_, s) in zip(first, found, strict=True) if s is not None}
     for draft in drafts:
         reason = looked.get(draft.sample.path)
         if isinstance(reason, str):
@@ -194,28 +208,42 @@ def _note_duplicates(drafts: list[Draft]) -> dict[Path, Sample]:
 def _look(
     path: Path,
     check: Check,
-    decoder: Callable[[Path], Tensor] | None,
+    decoder: Decoder | Geometry | None,
     largest: float | None,
-) -> Looked:
+    hashed: bool,
+) -> Found:
     """Look at one file, in a worker process.
 
     Pixels are an array, because a tensor would travel through shared memory, which is often small.
     """
+    seen = None
     try:
-        if decoder is not None:
-            return decoder(path).numpy()
-        if check == "decode":
-            open_rgb(path, largest)
-        else:
+        if decoder is None and check == "exists":
             check_file(path)
+            return None, None
+        content = None
+        if hashed:
+            content, seen = _content(path)
+        if decoder is not None:
+            return decoder(path, content).numpy(), seen
+        open_rgb(path, largest, content)
     except UnreadableImage as error:
-        return str(error.args[-1])
-    return None
+        return str(error.args[-1]), seen
+    return None, seen
+
+
+def _content(path: Path) -> tuple[bytes | None, Seen | None]:
+    """Read a file once for its pixels and its digest; (None, None) lets the decoder say why not."""
+    check_file(path)
+    try:
+        return read_seen(path)
+    except OSError:
+        return None, None
 
 
 def _look_at_all(
-    look: Callable[[Path], Looked], paths: Sequence[Path], workers: int | None
-) -> list[Looked]:
+    look: Callable[[Path], Found], paths: Sequence[Path], workers: int | None
+) -> list[Found]:
     """Look at all files, in order, in several processes where that is worth their start."""
     if workers is None:
         workers = min(os.cpu_count() or 1, 16)

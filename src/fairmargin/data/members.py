@@ -52,6 +52,16 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if parts is None else parts[2]
 
 
+def located(path: Path) -> tuple[Path, int, int | None]:
+    """Return (file, offset, size) of the bytes that a path names; None is up to the file's end.
+
+    Args:
+        path: of a member, or of a file.
+    """
+    parts = _parts(path)
+    return (path, 0, None) if parts is None else parts[:3]
+
+
 def open_bytes(path: Path) -> Path | BinaryIO:
     """Return what Pillow can open: the path of a file, or the bytes of a member.
 

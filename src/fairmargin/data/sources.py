@@ -6,7 +6,6 @@ right; whatever is unfinished ends in ".part" or lies in a hidden folder, and is
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from fairmargin.checks import check_choice
 from fairmargin.data.archives import BadArchive, extract
+from fairmargin.data.contents import user_cache
 from fairmargin.data.download import MAX_CONTENT, DownloadFailed, download, pack, problem
 from fairmargin.data.source_table import SOURCES, Archive, Layout, Source
 
@@ -54,11 +54,7 @@ def data_root(option: Path | None = None) -> Path:
         return option.expanduser()
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
-    if cache := os.environ.get("XDG_CACHE_HOME"):
-        return Path(cache, "fairmargin")
-    home = Path.home()
-    caches = {"darwin": home / "Library" / "Caches", "win32": home / "AppData" / "Local"}
-    return caches.get(sys.platform, home / ".cache") / "fairmargin"
+    return user_cache()
 
 
 def is_synthetic(folder: Path) -> bool:

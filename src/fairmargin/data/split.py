@@ -190,6 +190,7 @@ class Data:
         train_views: turns uint8 batches into float inputs, with augmentation.
         eval_views: the same without augmentation.
         extra_tests: further test sets, by name.
+        images: digest of the contents of people's own image files; None if they were not read.
     """
 
     train: Split
@@ -199,9 +200,14 @@ class Data:
     train_views: Views
     eval_views: Views
     extra_tests: dict[str, Split] = field(default_factory=dict)
+    images: str | None = None
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """Digests of the train, valid and test samples; the pixels are read at the first call."""
+        """Digests of the train, valid and test samples, and of all images if they are files.
+
+        The pixels of samples in memory are read at the first call.
+        """
         splits = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {name: data_hash(split) for name, split in splits.items()}
+        found = {name: data_hash(split) for name, split in splits.items()}
+        return found if self.images is None else found | {"images": self.images}

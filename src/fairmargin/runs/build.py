@@ -18,10 +18,12 @@ from fairmargin.bias.visible import VisibleBias, recorded_info, visible_bias
 from fairmargin.config import Config, difference, load_resolved, settings_of
 from fairmargin.config.code import is_code
 from fairmargin.data import Data, Split
+from fairmargin.data.datasets.folder import images_hash
 from fairmargin.data.hashes import source_hash
 from fairmargin.data.inject import inject, parse
 from fairmargin.data.loader import Loader
 from fairmargin.data.options import keywords
+from fairmargin.data.problems import BadManifest
 from fairmargin.data.samplers import (
     BiasAware,
     ClassBalanced,
@@ -156,10 +158,27 @@ def source(config: Config) -> dict[str, str]:
     return {}
 
 
+def images(config: Config) -> str | None:
+    """Return the digest of people's own image files; None for other data and if they are not there.
+
+    Args:
+        config: names the table or folder.
+    """
+    root = config.data.root
+    if config.data.name != "folder" or root is None or not source(config):
+        return None
+    try:
+        return images_hash(root, config.data.options)
+    except BadManifest:
+        # The table itself has changed, which is told by its own digest.
+        return None
+
+
 def check_source(config: Config, opened: RunFolder) -> None:
     """Refuse a folder whose finished run saw other images.
 
-    No image is read for this, except of datasets that were given from Python.
+    No image is read for this that is as it was when it was last read, except of datasets that were
+    given from Python.
 
     Args:
         config: of the run that was asked for.
@@ -167,9 +186,12 @@ def check_source(config: Config, opened: RunFolder) -> None:
     """
     check_data(config, opened)
     open_network(config, opened, finished=True)
-    before = opened.data_hashes().get("source")
-    now = source(config).get("source")
-    if before and now and before != now:
+    before = opened.data_hashes()
+    now = source(config)
+    same = before.get("source", now.get("source")) == now.get("source") or not now
+    if same and "images" in before:
+        same = images(config) in (None, before["images"])
+    if not same:
         raise ValueError(
             f"{opened.path} holds a finished run on other images: {config.data.root} has changed "
             "since, or that run was given another folder. "

@@ -173,11 +173,16 @@ class Recorder:
         splits = ("train", "valid", "test")
         other = [name for name in splits if before.get(name, hashes[name]) != hashes[name]]
         if other:
-            raise ValueError(
-                f"{self.folder.path} holds a run that was begun on other data: its "
-                f"{' and '.join(other)} samples were others. "
-                "Choose another folder with --out, or remove that one"
-            )
+            said = f"its {' and '.join(other)} samples were others"
+        # Large datasets are told by names and sizes; an image exchanged at equal size by this.
+        elif before.get("images", hashes.get("images")) != hashes.get("images"):
+            said = "an image file holds another picture than it did then"
+        else:
+            return
+        raise ValueError(
+            f"{self.folder.path} holds a run that was begun on other data: {said}. "
+            "Choose another folder with --out, or remove that one"
+        )
 
     def _refuse_other_bias(self, bias: VisibleBias) -> None:
         before = self.folder.bias().get("digest")

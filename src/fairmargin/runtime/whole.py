@@ -62,7 +62,7 @@ def open_plain(path: Path, mode: str) -> IO[bytes]:
     return file
 
 
-def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
+def write_atomically(path: Path, *parts: bytes | memoryview, mode: int | None = None) -> None:
     """Write the parts, one after another, to the file `path`.
 
     Afterwards the file holds all of them, or what it held before. A link at `path` is replaced, not
@@ -71,12 +71,15 @@ def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
     Args:
         path: in a folder that exists.
         parts: contents of the file.
+        mode: its permissions, such as 0o600; those of a new file by default.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         # What a killed process with this number has left, or somebody else has put here.
         remove([temporary])
         with open_plain(temporary, "xb") as file:
+            if mode is not None and hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), mode)
             for part in parts:
                 file.write(part)
             file.flush()

@@ -38,6 +38,8 @@ from fairmargin.sweep.search import MakeSearch, OptunaSearch, Trial
 
 DIVERGED = 0.0  # the value of a trial whose loss is no longer finite
 BEST = "best.toml"
+# Before the digest of the contents of people's own images, in the first line of start.toml.
+CONTENTS = "; contents "
 RATE: Space = {"optimizer.lr": Between(1e-4, 1e-2)}
 
 
@@ -204,7 +206,8 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
         return
     before = start.read_text("utf-8").partition("\n")[0]
     changes = build.changed(configuration.load_resolved(start), now)
-    if before != now_seeds:
+    # Folders of older versions have no digest of the images' contents.
+    if before != now_seeds and not now_seeds.startswith(f"{before}{CONTENTS}"):
         changes.append(f"{before.removeprefix('# ')} → {now_seeds.removeprefix('# seeds ')}")
     if changes:
         raise ValueError(
@@ -215,8 +218,10 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
 
 def _first_line(seeds: Sequence[int], config: Config) -> str:
     """Return what the configuration does not say: the seeds, and the digest of one's own images."""
-    images = "".join(f"; images {digest[:12]}" for digest in build.source(config).values())
-    return f"# seeds {', '.join(map(str, seeds))}{images}"
+    source = "".join(f"; images {digest[:12]}" for digest in build.source(config).values())
+    images = build.images(config)
+    contents = f"{CONTENTS}{images[:12]}" if images else ""
+    return f"# seeds {', '.join(map(str, seeds))}{source}{contents}"
 
 
 def _standing(config: Config, space: Space) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """People's own images as a dataset, from a manifest or an image folder that `manifest` checks."""
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -14,9 +15,17 @@ from fairmargin.batch import DataInfo
 from fairmargin.checks import check_choice
 from fairmargin.data.augment import Augment, augmented
 from fairmargin.data.bias import count_cells
+from fairmargin.data.contents import Seen, contents_hash
 from fairmargin.data.decode import Decoder, Mode
 from fairmargin.data.divide import check_test, divide
-from fairmargin.data.drafts import Columns, Draft, column_names, folder_drafts, manifest_drafts
+from fairmargin.data.drafts import (
+    NOWHERE,
+    Columns,
+    Draft,
+    column_names,
+    folder_drafts,
+    manifest_drafts,
+)
 from fairmargin.data.embedded import embedded_drafts, holds_images
 from fairmargin.data.manifest import Check, Manifest, check_drafts
 from fairmargin.data.split import ArraySplit, Data, FileSplit
@@ -103,6 +112,8 @@ def build(
     check_test(path, marked, test_fraction, test_needed)
     in_memory = len(drafts) * math.prod(decoder.shape) <= memory_limit
     keeper = decoder if in_memory else None
+    seen: dict[Path, Seen] = {}
+    paths = draft_paths(drafts)
     manifest, decoded = check_drafts(
         drafts,
         path,
@@ -111,7 +122,10 @@ def build(
         workers=workers,
         decoder=keeper,
         largest=largest_image,
+        seen=seen,
     )
+    # With "exists", images are not read before they are trained on.
+    images = contents_hash(paths, path, seen) if check_files == "decode" else None
     marked = any(sample.split == "test" for sample in manifest.samples)
     check_test(path, marked, test_fraction, test_needed)
 
@@ -164,7 +178,34 @@ def build(
     )
     normalization = (mean or IMAGENET[0], std or IMAGENET[1])
     train_views = augmented(augment, image_size, *normalization)
-    return Data(train, split("valid"), split("test"), info, train_views, plain(*normalization))
+    valid, test = split("valid"), split("test")
+    return Data(train, valid, test, info, train_views, plain(*normalization), images=images)
+
+
+def draft_paths(drafts: Sequence[Draft]) -> list[Path]:
+    """Return the files that drafts name, each once, in their order.
+
+    Args:
+        drafts: of `drafts_of`.
+    """
+    named = dict.fromkeys(draft.sample.path for draft in drafts)
+    return [path for path in named if path != NOWHERE]
+
+
+def images_hash(path: Path, options: Mapping[str, Any]) -> str | None:
+    """Return the digest of the images that a table or folder names, as `build` finds it.
+
+    Files that are as they were when they were last read are not read again.
+
+    Args:
+        path: of the table or folder.
+        options: of `build`; with check_files="exists" images are not read, and None is returned.
+    """
+    if options.get("check_files", "decode") != "decode":
+        return None
+    known = inspect.signature(drafts_of).parameters
+    drafts, _ = drafts_of(path, **{name: x for name, x in options.items() if name in known})
+    return contents_hash(draft_paths(drafts), path, {})
 
 
 def drafts_of(
