@@ -84,9 +84,7 @@ class Decoder:
         return torch.from_numpy(np.array(fitted)).permute(2, 0, 1).contiguous()
 
 
-def open_rgb(
-    path: Path, largest: float | None = None, content: bytes | None = None
-) -> Image.Image:
+def open_rgb(path: Path, largest: float | None = None, content: bytes | None = None) -> Image.Image:
     """Open the whole picture, upright and in 8-bit RGB.
 
     Transparency is laid over white, and 16-bit grey is scaled.
