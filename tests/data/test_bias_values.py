@@ -55,28 +55,19 @@ def test_groups_are_quantiles_of_the_training_values(table, bins):
     data = continuous(table(), bias_bins=bins)
     ages = np.array([float(a) for a in AGES[:-1]])
     edges = np.quantile(ages, np.arange(1, bins) / bins)
-    order = {name: k for k, name in enumerate(_in_order(data.info.bias_names))}
-    found = [order[data.info.bias_names[b]] for b in data.train.bias[:-1].tolist()]
+    # The names are in the order of the bins.
+    found = data.train.bias[:-1].tolist()
     assert found == np.digitize(ages, edges).tolist()
     assert data.train.bias[-1] == -1
     assert data.info.num_biases == bins
+    assert data.info.bias_names[0] == f"age q1 (below {edges[0]:.4g})"
     assert "quantiles of the training values" in data.info.notes["bins of age"]
-
-
-def _in_order(names):
-    """Below 3, 3 to 5, from 5."""
-
-    def place(name):
-        if "below" in name:
-            return (-math.inf, False)
-        return (float(name.split()[-1]), "from" in name)
-
-    return sorted(names, key=place)
 
 
 def test_bins_that_would_be_empty_are_not_made(table):
     data = continuous(table(["20"] * 40 + ["30"] * 8))
-    assert data.info.num_biases == 1 or int(data.info.counts.sum(0).min()) > 0
+    assert data.info.num_biases < 4
+    assert int(data.info.counts.sum(0).min()) > 0
 
 
 def test_what_is_no_number_is_refused_with_its_row(table):

@@ -68,7 +68,11 @@ SETTINGS = {
     "biascon": {"players.probe.lr": 0.03},
     "lnl": {"method.lambda": 3.0, "method.predictor": "linear", "players.predictor.lr": 0.1},
     "blind-eye": {"method.alpha": 0.6, "method.bias_steps": 12},
+    "badd": {"method.weight": 10.0},
     "jtt": {"method.first_epochs": 3},
+    "cnc": {"method.first_epochs": 3},
+    # So biased a network is too sure of itself for the default: f would avoid the tint's class.
+    "lc": {"method.temperature": 10.0},
     "dfr": {"method.source": "train", "method.draws": 4, "method.inverse_strength": 10.0},
     "afr": {"method.source": "train", "method.gamma": 4.0, "method.rate": 1.0},
     "self": {
@@ -111,7 +115,11 @@ MARGINS = {  # that a method must be ahead of cross-entropy by; about two thirds
     "dfr": 0.35,
     "afr": 0.3,
     "self": 0.3,
+    "badd": 0.35,
+    "flac": 0.7,
     "jtt": 0.7,
+    "cnc": 0.7,
+    "lc": 0.5,
     "lff": 0.3,
     "dfa": 0.4,
     "sin-proxy": 0.7,

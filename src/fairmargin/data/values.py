@@ -83,14 +83,17 @@ def _bin(value: float, edges: np.ndarray, column: str) -> str:
     """The name of the bin; a value on an edge is in the upper one. Empty if it is unknown."""
     if math.isnan(value):
         return ""
-    if not len(edges):
-        return f"{column} any"
     place = int(np.searchsorted(edges, value, side="right"))
-    if place == 0:
-        return f"{column} below {edges[0]:.4g}"
-    if place == len(edges):
-        return f"{column} from {edges[-1]:.4g}"
-    return f"{column} {edges[place - 1]:.4g} to {edges[place]:.4g}"
+    if not len(edges):
+        where = "any"
+    elif place == 0:
+        where = f"below {edges[0]:.4g}"
+    elif place == len(edges):
+        where = f"from {edges[-1]:.4g}"
+    else:
+        where = f"{edges[place - 1]:.4g} to {edges[place]:.4g}"
+    # The number puts the names in order.
+    return f"{column} q{place + 1} ({where})"
 
 
 def scaled_values(samples: Sequence[Sample], training: Tensor) -> Tensor:
