@@ -10,6 +10,7 @@ from fairmargin.bias.providers import PROVIDERS
 from fairmargin.bias.reference import REFERENCES
 from fairmargin.bias.score_file import FILE, read
 from fairmargin.bias.visible import visible_bias
+from fairmargin.config import ConfigError
 from fairmargin.evaluate import balanced_by, collect
 from fairmargin.run import run
 from fairmargin.runs import build
@@ -140,3 +141,5 @@ def test_ula_chooses_by_groups_of_a_proxys_answers_without_a_bias_label(tmp_path
 def test_only_ula_and_plain_may_choose_where_bias_labels_are_hidden():
     assert config("evaluate.select=ula", bias="none", method="ce").evaluate.select == "ula"
     assert config("evaluate.select=cell-mean", bias="none", method="ce").evaluate.select == "plain"
+    with pytest.raises(ConfigError, match=r'evaluate.select must be one of .*did you mean "ula"'):
+        config("evaluate.select=ulla", bias="none", method="ce")

@@ -115,7 +115,7 @@ def test_the_early_network_is_the_one_after_that_many_epochs():
             method.classifier.bias.fill_(epoch)
             method.start_epoch(epoch, tiny.sweep)
     assert method.early[1].bias.tolist() == [2.0] * 3
-    with pytest.raises(ValueError, match=r"early_epochs\) and this run has 2"):
+    with pytest.raises(ValueError, match="early_epochs=2 and this run has 2"):
         method.plan(RunLength(2, 20))
     assert method.plan(RunLength(3, 30)).at_end
     assert tiny.method("self", MAKE, selection="dropout").early is None

@@ -181,7 +181,7 @@ def _export(config: Config, data: Data, file: Path) -> None:
         "valid": data.valid,
         "test": data.test,
     }
-    said = {}
+    said: dict[str, Answers] = {}
     accuracy = {}
     for name, split in splits.items():
         found = collect(

@@ -65,7 +65,9 @@ Classifier = Literal["own", "probe", "knn", "linear"]
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 Accuracy = Literal["plain", "cell-mean", "aligned", "conflicting", "worst-group", "train-weighted"]
 # What may choose: an accuracy, or one by groups that a proxy network tells.
-Selection = Accuracy | Literal["ula"]
+Selection = Literal[
+    "plain", "cell-mean", "aligned", "conflicting", "worst-group", "train-weighted", "ula"
+]
 
 
 def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:

@@ -172,9 +172,9 @@ class HeldOut(Method):
     def plan(self, run: RunLength) -> FinalStage:
         if self.early_epochs is not None and run.epochs <= self.early_epochs:
             raise Unsuited(
-                f"{self.name} compares the network with itself after {self.early_epochs} epochs "
-                f"(method.early_epochs) and this run has {run.epochs:g}; raise train.epochs, or "
-                "set method.selection=misclassification"
+                f"{self.name} compares the network with itself after "
+                f"method.early_epochs={self.early_epochs} and this run has {run.epochs:g}; "
+                "raise train.epochs, or set method.selection=misclassification"
             )
         return FinalStage(at_end=True)
 
