@@ -53,6 +53,9 @@ def test_what_cannot_be_told_from_the_best_is_as_good():
     row = [Measured((90.0,), 1.0), Measured((88.0,), 1.0), Measured((80.0,), 1.0)]
     # 2 ≤ 1.96 √2 = 2.77 < 10
     assert ranking.as_good_as_best(row) == [True, True, False]
+    # Two seeds each: Student's t with two degrees of freedom is 4.30, and both errors are 1.
+    pairs = [Measured((89.0, 91.0)), Measured((83.0, 85.0)), Measured((82.0, 84.0))]
+    assert ranking.as_good_as_best(pairs) == [True, True, False]
 
 
 def test_rank_intervals_see_tasks_and_noise():
