@@ -139,3 +139,16 @@ def test_damaged_events(run):
     (run / "metrics.jsonl").write_text('{"event": "train", "step": "one"}\n')
     with pytest.raises(RunError, match="line 1 is damaged: step is 'one', not a whole number"):
         RunRecord.read(run)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "readable"), [([7, 5], True), ([7, 5, 9, 3], True), ([7], False)]
+)
+def test_fairkl_counts_pairs_with_and_without_negatives(pairs, readable, run):
+    event = {"event": "train", "step": 1, "pairs": pairs}
+    (run / "metrics.jsonl").write_text(json.dumps(event) + "\n")
+    if readable:
+        assert RunRecord.read(run).steps()[0]["pairs"] == pairs
+        return
+    with pytest.raises(RunError, match="pairs has 1 entries, not 2 or 4"):
+        RunRecord.read(run)

@@ -323,7 +323,7 @@ def _pair_curves(prefix: str, group: Group) -> list[Figure]:
     steps = [event["step"] for event in counted]
     lines, keys, told = [], [], []
     # Events count A⁺, C⁺ and, with negatives, A⁻, C⁻.
-    sets = list(PAIR_SETS.items())[: len(counted[0]["pairs"])]
+    sets = list(PAIR_SETS.items())[: min(len(event["pairs"]) for event in counted)]
     for k, (name, said) in enumerate(sets):
         counts = [event["pairs"][k] for event in counted]
         key = _pair_key(name, said, statistics.fmean(counts))

@@ -60,16 +60,20 @@ class Maybe:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list of equal things."""
+    """A list of equal things.
+
+    Args:
+        lengths: how many there may be; empty for any number.
+    """
 
     shape: Shape
-    length: int | None = None
+    lengths: tuple[int, ...] = ()
 
     def __call__(self, value: Any, place: str, partial: bool = False) -> str | None:
         if not isinstance(value, list):
             return _wrong(value, place, "a list")
-        if self.length is not None and len(value) != self.length:
-            return f"{place} has {len(value)} entries, not {self.length}"
+        if self.lengths and len(value) not in self.lengths:
+            return f"{place} has {len(value)} entries, not {' or '.join(map(str, self.lengths))}"
         found = (self.shape(item, f"{place}[{i}]", partial) for i, item in enumerate(value))
         return next((wrong for wrong in found if wrong), None)
 
@@ -203,7 +207,8 @@ TRAIN = Table({"step": whole}, {
     "epoch": whole,
     "lr": MapOf(Maybe(number)),
     "terms": Maybe(ACCURACIES),
-    "pairs": Maybe(ListOf(number, length=4)),
+    # Two counts of positives, and two of negatives where FairKL looks at these too.
+    "pairs": Maybe(ListOf(number, lengths=(2, 4))),
     "seconds": Maybe(number),
     "images_per_second": Maybe(number),
 })  # fmt: skip

@@ -8,4 +8,5 @@ ranking   the arithmetic: ranks, their uncertainty, who cannot be told apart
 standings a table for each regime, from results and ranking
 terminal  these tables for 80 columns
 page      the same as suite.html
+picture   the tasks, drawn for the documentation
 """

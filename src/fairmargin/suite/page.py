@@ -24,7 +24,6 @@ def page(found: Sequence[Ranking], scores: Sequence[Score], remarks: Sequence[st
         scores: of all runs, for those without a result.
         remarks: about what was left out.
     """
-    answers = [f"With {one.title}: {verdict(one)}" for one in found]
     failed = [one for one in scores if one.failure]
     failures = [f"{one.entry} on {one.task}, seed {one.seed}: {one.failure}" for one in failed]
     sections = [_section(one) for one in found]
@@ -33,12 +32,24 @@ def page(found: Sequence[Ranking], scores: Sequence[Score], remarks: Sequence[st
     return render(
         Found(
             "FairMargin suite",
-            answers[0] if answers else "Nothing ran.",
+            headline(found),
             {},
             sections,
-            [*answers[1:], *remarks, *failures],
+            [*remarks, *failures],
         )
     )
+
+
+def headline(found: Sequence[Ranking]) -> str:
+    """Return who is first in each regime, in one sentence.
+
+    Args:
+        found: a ranking for each regime.
+    """
+    firsts = [f"{one.ranked[0].entry} with {one.title}" for one in found if one.ranked]
+    if not firsts:
+        return "No method has results on every task."
+    return f"Best mean rank: {'; '.join(firsts)}."
 
 
 def _section(found: Ranking) -> Section:
@@ -48,9 +59,13 @@ def _section(found: Ranking) -> Section:
     lead = (
         f"{verdict(found)} Methods here may know the same of the bias and are compared with each "
         f"other only. Accuracies are means over all (class, bias) groups of an unbiased test set; "
-        f"intervals are 95 %, {noise}. Mean ranks that differ by less than "
-        f"{found.difference:.1f} are not told apart (Nemenyi's critical difference)."
+        f"intervals are 95 %, {noise}."
     )
+    if len(found.ranked) > 1:
+        lead += (
+            f" Mean ranks that differ by no more than {found.difference:.1f} are not told apart "
+            "(Nemenyi's critical difference)."
+        )
     title = found.title[:1].upper() + found.title[1:]
     figures = [_rank_chart(found)] if found.ranked else []
     return Section(found.regime, title, lead, figures, [_standings(found), _by_task(found)])

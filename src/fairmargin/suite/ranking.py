@@ -140,14 +140,23 @@ def _resampled(at: Measured, resamples: int, random: np.random.Generator) -> np.
 def as_good_as_best(row: Sequence[Measured]) -> list[bool]:
     """Tell which methods of a task are the best, or cannot be told from it.
 
-    |difference| ≤ z √(e₁² + e₂²), with the standard errors of both means.
+    |difference| ≤ q √(e₁² + e₂²), with the standard errors of both means. q is Student's quantile
+    with the seeds of both but two, and the normal one where a method has one seed.
 
     Args:
         row: what each method got on the task.
     """
-    z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
     best = max(row, key=lambda at: at.mean)
-    return [best.mean - at.mean <= z * math.hypot(best.error, at.error) for at in row]
+    return [best.mean - at.mean <= _noise(best, at) for at in row]
+
+
+def _noise(one: Measured, other: Measured) -> float:
+    """Return the largest difference of two means that may be chance."""
+    tail = (1 + CONFIDENCE) / 2
+    freedom = len(one.values) + len(other.values) - 2
+    alone = min(len(one.values), len(other.values)) < 2
+    quantile = stats.norm.ppf(tail) if alone else stats.t.ppf(tail, freedom)
+    return float(quantile) * math.hypot(one.error, other.error)
 
 
 def cost(seconds: Sequence[float], reference: Sequence[float]) -> float:
