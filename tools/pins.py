@@ -30,7 +30,11 @@ INDEX = "https://pypi.org/simple"
 # Its CPU, CUDA and Mac builds come from different indexes, with different files.
 LEFT_OUT = {"torch", "fairmargin"}
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-SYSTEMS = (("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"), ("darwin", "Darwin", "arm64"))
+SYSTEMS = (
+    ("linux", "Linux", "x86_64"),
+    ("linux", "Linux", "aarch64"),
+    ("darwin", "Darwin", "arm64"),
+)
 HEADER = "# Written by tools/pins.py from constraints.txt; renew with: make hashes\n"
 
 Fetch = Callable[[str], str]
@@ -179,9 +183,7 @@ def surely_installed(name: str) -> list[str]:
         ) from None
 
 
-def groups(
-    project: Mapping[str, Any], requires: Requires = installed
-) -> dict[str, set[str]]:
+def groups(project: Mapping[str, Any], requires: Requires = installed) -> dict[str, set[str]]:
     """Return the names of the packages of each file of requirements/.
 
     Each of build, runtime, dev and bench has what those before it have not.
@@ -215,7 +217,9 @@ def groups(
     return found
 
 
-def written(names: Iterable[str], versions: Mapping[str, str], known: Mapping[str, list[str]]) -> str:
+def written(
+    names: Iterable[str], versions: Mapping[str, str], known: Mapping[str, list[str]]
+) -> str:
     """Return the text of a requirements file.
 
     Args:
@@ -245,16 +249,17 @@ def read(text: str) -> dict[str, tuple[str, list[str]]]:
     return found
 
 
-def problems(root: Path) -> list[str]:
+def problems(root: Path, requires: Requires = installed) -> list[str]:
     """Return how requirements/ differs from constraints.txt and pyproject.toml, in sentences.
 
     Args:
         root: of the project.
+        requires: gives the requirements of a package by its name.
     """
     versions = pinned((root / "constraints.txt").read_text("utf-8"))
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
     found = []
-    for group, names in groups(project).items():
+    for group, names in groups(project, requires).items():
         there = read((root / "requirements" / f"{group}.txt").read_text("utf-8"))
         found += [f"{group}.txt lacks {name}" for name in sorted(names - there.keys())]
         for name, (version, digests) in there.items():
