@@ -118,6 +118,8 @@ def test_a_package_that_is_not_here_is_said(pins):
 
 def test_security_says_what_is_not_trusted_and_how_to_report():
     text = (ROOT / "SECURITY.md").read_text("utf-8")
-    for word in ("archives", "images", "tables", "run folders", "checkpoints", "embeddings",
-                 "class names", "file names", "control characters", "requirements/", "Report a vulnerability"):  # fmt: skip
+    for word in (
+        "archives", "images", "tables", "run folders", "checkpoints", "embeddings", "class names",
+        "file names", "control characters", "requirements/", "Report a vulnerability",
+    ):  # fmt: skip
         assert word in text, word
