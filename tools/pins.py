@@ -249,16 +249,17 @@ def read(text: str) -> dict[str, tuple[str, list[str]]]:
     return found
 
 
-def problems(root: Path) -> list[str]:
+def problems(root: Path, requires: Requires = installed) -> list[str]:
     """Return how requirements/ differs from constraints.txt and pyproject.toml, in sentences.
 
     Args:
         root: of the project.
+        requires: gives the requirements of a package by its name.
     """
     versions = pinned((root / "constraints.txt").read_text("utf-8"))
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
     found = []
-    for group, names in groups(project).items():
+    for group, names in groups(project, requires).items():
         there = read((root / "requirements" / f"{group}.txt").read_text("utf-8"))
         found += [f"{group}.txt lacks {name}" for name in sorted(names - there.keys())]
         for name, (version, digests) in there.items():

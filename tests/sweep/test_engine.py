@@ -1,7 +1,7 @@
 """Many runs at a time give the same results as one after another, whatever is killed or stopped."""
 
-import ipaddress
 import fcntl
+import ipaddress
 import os
 import signal
 import subprocess

@@ -148,9 +148,10 @@ class Preprocessing:
         """Plain values for JSON; `from_dict` gives the same preprocessing back."""
         kinds = {Decoder: "decoder", Geometry: "geometry", Vector: "vector"}
         kind = kinds[type(self.decoder)]
-        values = {"mean": list(self.mean), "std": list(self.std), kind: asdict(self.decoder)}
+        decoder = asdict(self.decoder)
         # A limit of one run is none for pictures that others give.
-        values[kind].pop("largest", None)
+        decoder.pop("largest", None)
+        values = {"mean": list(self.mean), "std": list(self.std), kind: decoder}
         return {**values, "as_given": True} if self.as_given else values
 
     @staticmethod
