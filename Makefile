@@ -9,12 +9,14 @@ PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 p
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 OUT ?= demo
+FUZZ_MINUTES ?= 10
 
-.PHONY: help demo test quick lint types bench figures docs house clean
+.PHONY: help demo test quick fuzz lint types bench figures docs house clean
 help:
 	@echo "make demo     set up and run the demonstration, a few minutes (writes $(OUT)/report.html)"
 	@echo "make test     set up and run ruff, mypy and every test"
 	@echo "make quick    the inner loop: tests not marked slow"
+	@echo "make fuzz     random configurations, commands and files for $(FUZZ_MINUTES) minutes (FUZZ_MINUTES=…)"
 	@echo "make bench    the loss benchmarks of docs/performance.md"
 	@echo "make figures  redraw the pictures of docs/"
 	@echo "make docs     build the documentation site into build/site"
@@ -65,6 +67,10 @@ test: lint types
 
 quick: .venv/.dev
 	@$(BIN)/python -m pytest -q -m "not slow"
+
+# One case again: .venv/bin/python -m tests.fuzz --replay KIND:SEED
+fuzz: .venv/.dev
+	@$(BIN)/python -W ignore -m tests.fuzz --minutes $(FUZZ_MINUTES)
 
 bench: .venv/.bench
 	@$(BIN)/python -m benchmarks.losses
