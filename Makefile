@@ -15,12 +15,14 @@ NEEDED := -r requirements/build.txt -r requirements/runtime.txt
 OWN := $(PIP) torch && $(PIP) --no-deps --no-build-isolation --editable .
 PINS := pyproject.toml constraints.txt $(wildcard requirements/*.txt)
 OUT ?= demo
+FUZZ_MINUTES ?= 10
 
-.PHONY: help demo test quick lint types bench figures docs house hashes clean
+.PHONY: help demo test quick fuzz lint types bench figures docs house hashes clean
 help:
 	@echo "make demo     set up and run the demonstration, a few minutes (writes $(OUT)/report.html)"
 	@echo "make test     set up and run ruff, mypy and every test"
 	@echo "make quick    the inner loop: tests not marked slow"
+	@echo "make fuzz     random configurations, commands and files for $(FUZZ_MINUTES) minutes (FUZZ_MINUTES=…)"
 	@echo "make bench    the loss benchmarks of docs/performance.md"
 	@echo "make figures  redraw the pictures of docs/"
 	@echo "make docs     build the documentation site into build/site"
@@ -74,6 +76,10 @@ test: lint types
 
 quick: .venv/.dev
 	@$(BIN)/python -m pytest -q -m "not slow"
+
+# One case again: .venv/bin/python -m tests.fuzz --replay KIND:SEED
+fuzz: .venv/.dev
+	@$(BIN)/python -W ignore -m tests.fuzz --minutes $(FUZZ_MINUTES)
 
 bench: .venv/.bench
 	@$(BIN)/python -m benchmarks.losses

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 # Where a range has no end of its own. Nothing that anybody trains needs more.
 LARGEST = 1e9
@@ -43,7 +44,7 @@ class Range:
         return f"{left}{_plain(self.low)}, {_plain(self.high)}{right}"
 
     @property
-    def bounds(self) -> dict[str, float]:
+    def bounds(self) -> dict[str, Any]:
         """The two limits by the names that pydantic has for them: {"ge": 0, "lt": 1}."""
         return {"gt" if self.above else "ge": self.low, "lt" if self.below else "le": self.high}
 

@@ -1,6 +1,9 @@
 """What the command line says of a table that cannot be used."""
 
 import csv
+import os
+import subprocess
+import sys
 
 from PIL import Image
 from typer.testing import CliRunner
@@ -82,3 +85,19 @@ def test_commands_of_many_runs_have_the_options_of_engines():
     wrong = CliRunner().invoke(app, ["tune", "--engine", "lcal"])
     assert wrong.exit_code == 2
     assert "did you mean 'local'" in wrong.output
+
+
+def test_a_folder_of_data_that_cannot_be_looked_at_is_said():
+    result = CliRunner().invoke(app, ["data", "list", "--root", "[" * 3000])
+    assert result.exit_code == 2
+    assert "File name too long" in result.output
+
+
+def test_names_that_are_no_text_are_printed_with_escapes(tmp_path):
+    """A name of bytes that are not UTF-8, printed to a stdout that takes UTF-8 alone."""
+    words = ["data", "list", "--root", os.fsdecode(b"\xff")]
+    command = [sys.executable, "-m", "fairmargin", *words]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict", "COLUMNS": "200"}
+    done = subprocess.run(command, capture_output=True, env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert rb"\udcff" in done.stdout

@@ -107,3 +107,26 @@ class TestPage:
         for section, _, option in options():
             if section != "method" and option.range is not None:
                 assert f"| `{section}.{option.written}` | {option.range} |" in page
+
+
+class TestDepth:
+    @pytest.mark.parametrize("depth", [60, 5000])
+    @pytest.mark.parametrize(("left", "right"), [("[", "]"), ("{a=", "}")])
+    def test_of_a_value_is_limited(self, depth, left, right):
+        value = left * depth + "1" + right * depth
+        with pytest.raises(ConfigError, match="nested more than 50 deep"):
+            load(dataset="planted", overrides=[f"data.train={value}"])
+
+    def test_of_a_file_is_limited_and_the_file_named(self, tmp_path):
+        file = tmp_path / "deep.toml"
+        file.write_text("x = " + "[" * 5000 + "]" * 5000)
+        with pytest.raises(ConfigError, match=r"deep\.toml: tables and lists are nested"):
+            load(file)
+
+    def test_of_a_key_is_limited(self):
+        with pytest.raises(ConfigError, match="nested more than 50 deep"):
+            load(overrides=[f"{'a.' * 3000}b=1"])
+
+    def test_of_digits_is_limited(self):
+        with pytest.raises(ConfigError, match="a number has thousands of digits"):
+            load(overrides=[f"seed={'9' * 5000}"])

@@ -36,3 +36,11 @@ def test_vectors_alone_need_no_labels(tmp_path):
     np.savez(tmp_path / "y.npz", y=Y)
     with pytest.raises(ValueError, match="needs one array"):
         read_vectors(tmp_path / "y.npz")
+
+
+@pytest.mark.parametrize("key", ["X", "y", "bias", "split", "logits", "predicted"])
+@pytest.mark.parametrize("kind", ["M8[D]", "m8[s]", "c8", [("a", "i4")], "V4"])
+def test_what_is_neither_number_nor_text_is_refused(key, kind):
+    given = {"X": X, "y": Y} | {key: np.zeros(6, kind)}
+    with pytest.raises(ValueError, match="give numbers, or text as dtype=str"):
+        read(given)

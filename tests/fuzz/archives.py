@@ -17,8 +17,10 @@ from fairmargin.data.archives import extract
 
 Trial = list[str] | Callable[[], None]
 NAMES = [
-    "a.txt", "b/c.txt", "../out.txt", "/tmp/fuzz-out.txt", "a.txt", "b", "b/", "", ".", "..", "é☃.txt",
-    "x" * 300, "a\\b.txt", "C:x", "a\x00b", "b/../../out.txt", "./a.txt", "con.txt", "a/" * 200 + "x",
+    "a.txt", "b/c.txt", "../out.txt", "/tmp/fuzz-out.txt", "a.txt",
+    "b", "b/", "", ".", "..", "é☃.txt",
+    "x" * 300, "a\\b.txt", "C:x", "a\x00b",
+    "b/../../out.txt", "./a.txt", "con.txt", "a/" * 200 + "x",
     "\udc80",
 ]  # fmt: skip
 
@@ -114,10 +116,14 @@ def _array(draw: random.Random, name: str, rows: int) -> np.ndarray:
         return np.arange(rows) % 2
     return draw.choice(
         [
-            np.zeros((rows, 0)), np.full((rows, 4), np.nan), np.full((rows, 4), np.inf), np.zeros(()),
-            np.array(["a", "b"] * 6), np.array([b"a"] * 12), np.zeros((rows, 2, 2)), np.zeros(rows, "c8"),
-            np.array([None] * 12, object), np.arange(12) - 5, np.zeros(12, bool), np.full(12, 1 << 62),
-            np.zeros((rows, 4), "f2"), np.full((12, 4), 1e300), np.array(["2020-01-01"] * 12, "M8[D]"),
+            np.zeros((rows, 0)), np.full((rows, 4),
+            np.nan), np.full((rows, 4), np.inf), np.zeros(()),
+            np.array(["a", "b"] * 6), np.array([b"a"] * 12), np.zeros((rows,
+            2, 2)), np.zeros(rows, "c8"),
+            np.array([None] * 12, object), np.arange(12) - 5,
+            np.zeros(12, bool), np.full(12, 1 << 62),
+            np.zeros((rows, 4), "f2"), np.full((12,
+            4), 1e300), np.array(["2020-01-01"] * 12, "M8[D]"),
             np.zeros(12, [("a", "i4")]), np.full((12, 4), 3e38, "f4"), np.array(["\x00é"] * 12),
         ]
     )  # fmt: skip

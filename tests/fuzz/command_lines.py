@@ -14,12 +14,16 @@ from fairmargin.networks import ENCODERS
 
 TEXTS = [
     "", " ", "x", "none", "-1", "0", "1", "3", "1e400", "nan", "inf", "/dev/null", ".",
-    "run", "run/config.toml", "photos", "photos/table.csv", "a\nb", "\x1b[31m", "é☃", "a=b", "=", "%s",
-    "{x}", "~", "~nobody/x", "*", "a,b", ",", ",,", "1,2", "all", "labels", "best", "last", "onnx", "auto",
+    "run", "run/config.toml", "photos", "photos/table.csv", "a\nb",
+    "\x1b[31m", "é☃", "a=b", "=", "%s",
+    "{x}", "~", "~nobody/x", "*", "a,b", ",", ",,",
+    "1,2", "all", "labels", "best", "last", "onnx", "auto",
     "audit:", "audit:colour", "clusters", "colour:0.9", "colour:2", "colour:", "jpeg:nan", ":1",
-    "no.module:thing", "os:system", "hf:no/such", "timm:", "torchvision:x", "own", "x" * 5000, "\udcff",
+    "no.module:thing", "os:system", "hf:no/such", "timm:",
+    "torchvision:x", "own", "x" * 5000, "\udcff",
     "9" * 5000, "[" * 3000, "train.epochs=3", "data.train=48", "a.b.c=1", "network.widths=[]",
-    "run/result.json", "s-{000..002}.tar", "s-{0..99999999}.tar", "cpu", "cuda:99", "mps", "meta", "0x10",
+    "run/result.json", "s-{000..002}.tar", "s-{0..99999999}.tar", "cpu",
+    "cuda:99", "mps", "meta", "0x10",
 ]  # fmt: skip
 # Long by their nature, or start servers and processes.
 LEFT_OUT = {"demo", "compare", "tune", "reproduce"}

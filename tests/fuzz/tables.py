@@ -6,11 +6,13 @@ from pathlib import Path
 PATHS = [
     "a.png", "b.png", "0.png", "../outside.png", "/etc/passwd", "", ".", "sub", "no.png",
     "é☃.png", "a\x00.png", "x" * 5000 + ".png", "a.png ", " a.png", "~/a.png", "file://a.png",
-    "https://example.org/a.png", "a.png\n", "sub/e.png", "A.PNG", "broken.png", "text.png", "con", "*",
+    "https://example.org/a.png", "a.png\n", "sub/e.png", "A.PNG",
+    "broken.png", "text.png", "con", "*",
     "//a.png", "./././a.png", "sub/../a.png", "link.png", "loop.png", "pipe.png",
 ]  # fmt: skip
 LABELS = [
-    "cat", "dog", "0", "1", "", " ", "nan", "None", "-1", "1e400", "=1+1", "<b>", "é", "\x00", "\x1b[2J",
+    "cat", "dog", "0", "1", "", " ", "nan",
+    "None", "-1", "1e400", "=1+1", "<b>", "é", "\x00", "\x1b[2J",
     "x" * 200_000, "cat ", "CAT", "9" * 400, "²", "\ud7ff", '"', "a,b", "cat\ndog", "\u202e", "٣",
 ]  # fmt: skip
 SPLITS = ["train", "test", "valid", "train", "train", "", "TEST", "val", "x", "0"]
@@ -39,15 +41,19 @@ ENCODINGS = [
     "utf-7",
 ]
 OPTIONS = [
-    "data.label_column=label", "data.label_column=no", "data.bias_columns=[]", "data.bias_columns=bias",
+    "data.label_column=label", "data.label_column=no",
+    "data.bias_columns=[]", "data.bias_columns=bias",
     "data.bias_columns=[\"bias\", \"bias\"]", "data.split_column=none", "data.test_fraction=0.5",
     "data.valid_fraction=0.5", "data.valid_fraction=1.0", "data.valid_fraction=0.0",
     "data.skip_bad=true", "data.skip_bad=true", "data.check_files=exists", "data.image_size=8",
     "data.image_size=0", "data.image_size=100000", "data.mode=pad", "data.weight_column=weight",
-    "data.base=sub", "data.base=..", "data.memory_limit=0", "data.memory_limit=-5", "data.mean=[0.0, 0.0, 0.0]",
+    "data.base=sub", "data.base=..", "data.memory_limit=0",
+    "data.memory_limit=-5", "data.mean=[0.0, 0.0, 0.0]",
     "data.std=[0.0, 0.0, 0.0]", "data.std=[1, 1]", "data.augment=supcon", "data.augment=false",
-    "data.bias_level=true", "data.test_needed=false", "data.test_fraction=0.0", "data.test_fraction=2.0",
-    "data.inject=colour:0.9", "data.inject=jpeg:0.5", "data.path_column=", "data.split_column=label",
+    "data.bias_level=true", "data.test_needed=false",
+    "data.test_fraction=0.0", "data.test_fraction=2.0",
+    "data.inject=colour:0.9", "data.inject=jpeg:0.5",
+    "data.path_column=", "data.split_column=label",
     "data.workers=0", "data.workers=-1", "data.seed=-1",
 ]  # fmt: skip
 

@@ -93,7 +93,8 @@ def test_ranges():
         "> 0", "≥ 2", "[0, 1]", "[0, 1)",
     ]  # fmt: skip
     assert 0 not in ABOVE_ZERO
-    assert float("inf") in ABOVE_ZERO
+    assert float("inf") not in ABOVE_ZERO
+    assert 1e9 in ABOVE_ZERO
     assert 1 in SHARE
     assert 1 not in Range(0, 1, below=True)
     assert -1 not in SHARE

@@ -393,9 +393,9 @@ def parse_toml(text: str) -> Layer:
         raise
     except RecursionError:
         raise ConfigError(TOO_DEEP) from None
-    except ValueError as error:
-        # Dates that do not exist, and numbers of thousands of digits.
-        raise ConfigError(f"a value cannot be read: {error}") from None
+    except ValueError:
+        # Python reads whole numbers of at most 4,300 digits.
+        raise ConfigError("a number has thousands of digits; no key needs that") from None
     if _depth(tables) > DEEPEST:
         raise ConfigError(TOO_DEEP)
     return tables

@@ -86,6 +86,11 @@ def read(source: Path | str | Mapping[str, Any], *, least_classes: int = 2) -> A
         raise ValueError(
             f"{said}: {objects[0]} holds Python objects; give numbers, or text as dtype=str"
         )
+    # Neither numbers nor text: times, complex numbers, records.
+    others = [key for key, value in given.items() if value.dtype.kind not in "biufU"]
+    if others:
+        kind = given[others[0]].dtype
+        raise ValueError(f"{said}: {others[0]} holds {kind}; give numbers, or text as dtype=str")
     warnings = _ignored(given)
     logits = given.get("logits")
     # What the model answered counts, whatever its logits say.

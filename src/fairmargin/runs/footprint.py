@@ -4,6 +4,7 @@ Networks are sketched on PyTorch's meta device, which knows shapes and holds no 
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -194,5 +195,5 @@ def _sketch(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
 
 
-def _bytes(tensors: list[Tensor]) -> int:
+def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
