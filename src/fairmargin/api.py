@@ -22,7 +22,7 @@ from fairmargin.runs.given import OwnParts
 from fairmargin.runs.own import GivenDatasets
 from fairmargin.runs.record import RunRecord
 from fairmargin.runtime import terminal
-from fairmargin.runtime.whole import write_atomically
+from fairmargin.runtime.whole import write_bytes
 from fairmargin.sweep.compare import default_out, folder_of
 
 
@@ -77,8 +77,7 @@ class TrainedRun:
         """
         text = model_card(self.path, name=name, audit=audit)
         file = Path(file)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text.encode("utf-8"))
+        write_bytes(file, text.encode("utf-8"))
         return file
 
     def _repr_markdown_(self) -> str:

@@ -44,7 +44,7 @@ def run(
     ):
         if distributed.from_first_rank(folder.finished):
             build.check_source(config, folder)
-            return RunRecord.read(path)
+            return RunRecord.read(path).checked()
         network = build.network(config, folder)
         data = build.data(config, network)
         build.check_testable(config, data)

@@ -103,7 +103,7 @@ def audit_run(
     # Logits that are not finite are no answer, which "predicted" cannot say.
     if "logits" in given:
         given.pop("predicted", None)
-    method, dataset, run_seed = (record.result[key] for key in ("method", "dataset", "seed"))
+    method, dataset, run_seed = (record.outcome[key] for key in ("method", "dataset", "seed"))
     facts = {"kind": "run", "method": method, "dataset": dataset, "seed": run_seed}
     name = f"{method} on {dataset}, seed {run_seed}"
     has_pictures = len(record.data.get("image_shape", ())) == 3

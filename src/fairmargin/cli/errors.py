@@ -60,9 +60,25 @@ def _explained(error: Exception) -> tuple[str, int] | None:
         return shortage, LOST
     if isinstance(error, bad_manifest):
         return _listed(error), WRONG_INPUT
-    if isinstance(error, OSError | ValueError):
+    if isinstance(error, OSError):
+        return _plain(error), WRONG_INPUT
+    if isinstance(error, ValueError):
         return str(error), WRONG_INPUT
     return None
+
+
+def _plain(error: OSError) -> str:
+    """Return what the system says without its number, after the file that it is about."""
+    said = str(error)
+    if not said.startswith("[Errno"):
+        return said
+    # Of a rename, the second name is the one that people know.
+    file = error.filename2 or error.filename
+    return f"{error.strerror}" if file is None else f"{_text(file)}: {error.strerror}"
+
+
+def _text(file: Any) -> str:
+    return file.decode("utf-8", "backslashreplace") if isinstance(file, bytes) else str(file)
 
 
 def _loaded(module: str, name: str) -> Any:

@@ -81,6 +81,8 @@ def evaluate(
         data = build.data(config, recorded)
         record = RunRecord.read(folder)
         trained = record.data
+        if "class_names" not in trained:
+            raise RunError(f"{folder} has no data.json, which names its classes; copy all of it")
         warned: list[str] = []
         others = _other_data(record.data_hashes, data.hashes)
         if not others:
@@ -98,7 +100,13 @@ def evaluate(
         if not file.is_file():
             raise RunError(f"{folder} has no {file.name}; copy the whole folder")
         check_file(file, record.result)
-        method.load_state_dict(load_weights(file)[0])
+        try:
+            method.load_state_dict(load_weights(file)[0])
+        except RuntimeError as error:
+            raise RunError(
+                f"{file} does not hold the weights of the network that {CONFIG} describes: "
+                "one of the two has changed. Copy the run folder again"
+            ) from error
         device = build.device(config.train.device)
         found = measure(
             method.to(device),

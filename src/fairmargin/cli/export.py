@@ -117,7 +117,7 @@ def card(
     from fairmargin.export.card import model_card
     from fairmargin.export.comparison_card import comparison_card
     from fairmargin.runs.record import CONFIG
-    from fairmargin.runtime.whole import write_atomically
+    from fairmargin.runtime.whole import write_bytes
 
     with exit_on_user_error():
         write = model_card if (run / CONFIG).is_file() else comparison_card
@@ -125,6 +125,5 @@ def card(
         if out is None:
             typer.echo(text, nl=False)
             return
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, text.encode("utf-8"))
+        write_bytes(out, text.encode("utf-8"))
         typer.echo(f"card: {out}")

@@ -190,7 +190,7 @@ def _classify(
 
 def _write(model: "Model", rows: list[tuple[Path, "Tensor"]], out: Path | None) -> None:
     from fairmargin.data.members import shown
-    from fairmargin.runtime.whole import write_atomically
+    from fairmargin.runtime.whole import write_bytes
 
     text = io.StringIO()
     writer = csv.writer(text)
@@ -202,19 +202,17 @@ def _write(model: "Model", rows: list[tuple[Path, "Tensor"]], out: Path | None) 
     if out is None:
         typer.echo(text.getvalue(), nl=False)
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, text.getvalue().encode("utf-8"))
+    write_bytes(out, text.getvalue().encode("utf-8"))
 
 
 def _save_features(file: Path, paths: list[Path], features: "Tensor") -> None:
     import numpy as np
 
     from fairmargin.data.members import shown
-    from fairmargin.runtime.whole import write_atomically
+    from fairmargin.runtime.whole import write_bytes
 
     buffer = io.BytesIO()
     np.savez(
         buffer, features=features.numpy(), paths=np.array([str(shown(path)) for path in paths])
     )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, buffer.getvalue())
+    write_bytes(file, buffer.getvalue())

@@ -87,7 +87,7 @@ def train(
         record = run(config, folder, command=command_line())
         if record.result is not None and distributed.is_first():
             title = "test accuracy in percent, with 95 % intervals"
-            Console().print(accuracy_table(record.result["test"], title))
+            Console().print(accuracy_table(record.outcome["test"], title))
             typer.echo(f"run folder: {folder}")
             typer.echo(f"report:     fairmargin report {shlex.quote(str(folder))}")
 

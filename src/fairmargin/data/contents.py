@@ -11,13 +11,11 @@ import hashlib
 import json
 import os
 import stat
-import struct
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairmargin.data.members import MAX_IMAGE_BYTES, located
 from fairmargin.runtime.whole import open_plain, write_atomically
@@ -32,18 +30,14 @@ SETTLED_NS = 2_000_000_000
 LARGEST_CACHE = 2 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known of a file's content.
+class Seen(NamedTuple):
+    """What is known of a file's content."""
 
-    Args:
-        mark: size, times, inode and device of the file when it was read.
-        digest: SHA-256 of its content; empty if it could not be read.
-        settled: whether a later change would change the mark too.
-    """
-
+    # Size, times, inode and device of the file when it was read.
     mark: str
+    # SHA-256 of its content; empty if it could not be read.
     digest: str
+    # Whether a later change would change the mark too.
     settled: bool = True
 
 
@@ -54,14 +48,19 @@ def read_seen(path: Path) -> tuple[bytes | None, Seen]:
         path: of a file, or of a member of a tar.
     """
     file, offset, size = located(path)
-    with open(file, "rb") as stream:
+    # Without a buffer: a file is read at once. Not waiting: a pipe would be waited for, for ever.
+    with open(file, "rb", buffering=0, opener=_not_waiting) as stream:
         facts = os.fstat(stream.fileno())
-        if (facts.st_size if size is None else size) > MAX_IMAGE_BYTES:
+        if not stat.S_ISREG(facts.st_mode):
+            return None, Seen("", "", settled=False)
+        wanted = facts.st_size if size is None else size
+        if wanted > MAX_IMAGE_BYTES:
             return None, _large(stream, facts, size)
-        stream.seek(offset)
-        content = stream.read() if size is None else stream.read(size)
-    if size is not None and len(content) < size:
-        # A tar that was cut: whoever decodes the member says so.
+        if offset:
+            stream.seek(offset)
+        content = stream.read(wanted) or b""
+    if len(content) < wanted:
+        # A tar that was cut, or a file that is being written: whoever decodes it says so.
         return None, Seen(_mark(facts), "", settled=False)
     return content, Seen(_mark(facts), hashlib.sha256(content).hexdigest(), _settled(facts))
 
@@ -100,6 +99,10 @@ def user_cache() -> Path:
     return caches.get(sys.platform, home / ".cache") / "fairmargin"
 
 
+def _not_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def _read(path: Path) -> Seen:
     try:
         return read_seen(path)[1]
@@ -130,8 +133,7 @@ def _unchanged(path: Path, before: Seen | None, marks: dict[Path, str]) -> Seen 
 
 
 def _mark(facts: os.stat_result) -> str:
-    numbers = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_dev)
-    return struct.pack("<5Q", *(number % (1 << 64) for number in numbers)).hex()
+    return f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino} {facts.st_dev}"
 
 
 def _settled(facts: os.stat_result) -> bool:

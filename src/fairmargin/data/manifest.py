@@ -224,6 +224,7 @@ def _look(
         content = None
         if hashed:
             content, seen = _content(path)
+        # Of what could not be read, the decoder says why.
         if decoder is not None:
             return decoder(path, content).numpy(), seen
         open_rgb(path, largest, content)
@@ -234,11 +235,13 @@ def _look(
 
 def _content(path: Path) -> tuple[bytes | None, Seen | None]:
     """Read a file once for its pixels and its digest; (None, None) lets the decoder say why not."""
-    check_file(path)
     try:
-        return read_seen(path)
-    except OSError:
+        content, seen = read_seen(path)
+    # ValueError: the name holds a zero byte.
+    except (OSError, ValueError):
         return None, None
+    # An empty file is named as such.
+    return content or None, seen
 
 
 def _look_at_all(

@@ -1,10 +1,13 @@
 """What is wrong with people's own data: a line for each problem, one line for many of a kind."""
 
 import csv
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from fairmargin.runtime.whole import write_bytes
 
 # Lines of a message; the exception holds all problems.
 SHOWN = 20
@@ -98,11 +101,12 @@ class BadManifest(ValueError):
 
     def write_problems(self, path: Path) -> None:
         """Write every problem into a CSV file with the columns row, file and reason."""
-        with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-            writer = csv.writer(file)
-            writer.writerow(["row", "file", "reason"])
-            for problem in self.problems:
-                writer.writerow([problem.row, problem.file, problem.reason])
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(["row", "file", "reason"])
+        for problem in self.problems:
+            writer.writerow([problem.row, problem.file, problem.reason])
+        write_bytes(path, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
 def brief(problems: Sequence[RowProblem]) -> list[str]:

@@ -1,5 +1,6 @@
 """Draw a dataset: examples of each class, and how often each label meets each bias."""
 
+import io
 import textwrap
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ from torch import Tensor
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import Data, Split
 from fairmargin.runtime.terminal import visible
+from fairmargin.runtime.whole import write_bytes
 
 SplitName = Literal["train", "valid", "test"]
 # Letters of the title on an inch, and inches of one more line.
@@ -74,9 +76,10 @@ def draw(
     lines = textwrap.wrap(title, int(LETTERS * width))
     figure.set_figheight(height + LINE * (len(lines) - 1))
     figure.suptitle("\n".join(lines), fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:] or "png", dpi=120)
     plt.close(figure)
+    write_bytes(path, buffer.getbuffer())
     return path
 
 

@@ -1,5 +1,6 @@
 """Draw how training images are augmented: an image, and what the network sees of it."""
 
+import io
 from pathlib import Path
 
 import matplotlib
@@ -13,6 +14,7 @@ from torch import Tensor
 from fairmargin.data.own import FloatViews, for_display
 from fairmargin.data.split import Data
 from fairmargin.data.views import Views
+from fairmargin.runtime.whole import write_bytes
 
 # Images of the picture, and views of each.
 ROWS, DRAWS = 8, 8
@@ -42,9 +44,10 @@ def draw_augmented(data: Data, path: Path, *, seed: int = 0) -> Path:
         ax.imshow(_sheet(pictures).numpy(), interpolation="nearest")
         ax.set_title(title, fontsize=9)
         ax.set_axis_off()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:] or "png", dpi=120)
     plt.close(figure)
+    write_bytes(path, buffer.getbuffer())
     return path
 
 

@@ -27,7 +27,9 @@ def model_card(run: str | Path, *, name: str | None = None, audit: Named = ()) -
             f"{run} is not finished, so there is nothing to report; "
             f"continue it with: fairmargin train --resume {run}"
         )
-    result, data = record.result, record.data
+    result, data = record.outcome, record.data
+    if not data:
+        raise RunError(f"{run} has no data.json, which says what it was trained on; copy all of it")
     title = name or f"{result['method']} on {data['name']}"
     headline = result["headline"]
     judged = result["test"][headline["classifier"]]

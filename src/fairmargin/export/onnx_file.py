@@ -38,7 +38,7 @@ from fairmargin.export.precision import (
     reduced,
 )
 from fairmargin.export.program import Program, example
-from fairmargin.runtime.whole import write_atomically
+from fairmargin.runtime.whole import write_bytes
 
 OPSET = 18  # the first whose Resize can smooth while it shrinks
 
@@ -120,8 +120,7 @@ def export_onnx(
     else:
         difference = agreement(model, answers, pictures, full_bytes)
         check_agreement(difference, precision, min_agreement, target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, content)
+    write_bytes(target, content)
     return difference
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairmargin.export.checked import Difference, compared, exportable, facts_of, sample_pixels
 from fairmargin.export.model import Model, Weights, load
-from fairmargin.runtime.whole import write_atomically
+from fairmargin.runtime.whole import write_bytes
 
 FACTS = "fairmargin.json"  # among the program's extra files
 
@@ -56,8 +56,7 @@ def export_program(
             return dict(zip(names, loaded(pixels), strict=False))
 
     difference = compared(model, answers, sample_pixels(Path(run), model), target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, buffer.getvalue())
+    write_bytes(target, buffer.getvalue())
     return difference
 
 

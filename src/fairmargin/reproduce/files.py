@@ -12,7 +12,7 @@ from typing import Any
 from fairmargin.config import toml
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.published import Published
-from fairmargin.runtime.whole import write_atomically
+from fairmargin.runtime.whole import write_bytes
 
 
 def path_of(cell: Cell) -> Path:
@@ -59,7 +59,6 @@ def write(chosen: Iterable[Cell], folder: Path) -> list[Path]:
     written = []
     for cell in chosen:
         file = folder / path_of(cell)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text_of(cell).encode("utf-8"))
+        write_bytes(file, text_of(cell).encode("utf-8"))
         written.append(file)
     return written

@@ -227,10 +227,14 @@ class RunFolder:
                         f"{process} is writing into {self.path}; "
                         "wait for it, or choose another folder with --out"
                     ) from None
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n".encode())
-            file.flush()
+            # What killed processes left, which may be all that fills the disk.
             self._clean_up()
+            try:
+                file.truncate(0)
+                file.write(f"{os.getpid()}\n".encode())
+                file.flush()
+            except OSError as error:
+                raise _unwritable(self.path / LOCK, error) from error
             yield
 
     def _clean_up(self) -> None:
@@ -246,9 +250,7 @@ class RunFolder:
         try:
             write_atomically(path, content)
         except OSError as error:
-            raise RunError(
-                f"cannot write {path}: {error.strerror}. Free some space or choose another folder"
-            ) from error
+            raise _unwritable(path, error) from error
         return path
 
 
@@ -309,6 +311,12 @@ class Metrics:
 
     def _size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    return RunError(
+        f"cannot write {path}: {error.strerror}. Free some space or choose another folder"
+    )
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

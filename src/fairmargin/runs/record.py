@@ -141,6 +141,11 @@ class RunRecord:
             )
         return self.result
 
+    def checked(self) -> "RunRecord":
+        """Return this; a RunError if the run is not finished or result.json is damaged."""
+        _ = self.outcome
+        return self
+
     @property
     def method(self) -> str:
         """Name of the method, or "unknown method"."""

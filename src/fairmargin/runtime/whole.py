@@ -16,10 +16,23 @@ from typing import IO
 
 # Ends of names that only processes of ours leave behind, when they are killed while writing.
 PART = ".part"
+# Errors of the system for which it matters how much space there is.
+NO_SPACE = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class LinkError(OSError):
     """A name inside a folder is a link, or something else than a plain file or folder."""
+
+
+class WriteError(OSError):
+    """A file could not be written; the message names it and says why."""
+
+    def __init__(self, path: Path, size: int, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror or str(error), str(path))
+        self.message = write_failure(error, path, size)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def refuse_links(folder: Path) -> None:
@@ -66,7 +79,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, mode: int | None = 
     """Write the parts, one after another, to the file `path`.
 
     Afterwards the file holds all of them, or what it held before. A link at `path` is replaced, not
-    followed. Errors of the system name the file.
+    followed. Errors of the system become a `WriteError`, which names the file.
 
     Args:
         path: in a folder that exists.
@@ -87,8 +100,8 @@ def write_atomically(path: Path, *parts: bytes | memoryview, mode: int | None = 
         os.replace(temporary, path)
     except BaseException as error:
         remove([temporary])
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)
+        if isinstance(error, OSError) and not isinstance(error, LinkError):
+            raise WriteError(path, sum(map(len, parts)), error) from error
         raise
     _sync_folder(path.parent)
 
@@ -106,13 +119,22 @@ def write_text(path: Path, text: str) -> Path:
         path: of the file.
         text: its content, written as UTF-8.
     """
-    content = text.encode("utf-8")
+    write_bytes(path, text.encode("utf-8"))
+    return path
+
+
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Write a file whole, and make its folder if there is none.
+
+    Args:
+        path: of the file.
+        content: of the file.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
     except OSError as error:
-        raise type(error)(error.errno, write_failure(error, path, len(content))) from error
-    return path
+        raise WriteError(path, len(content), error) from error
+    write_atomically(path, content)
 
 
 def remove(paths: Iterable[Path]) -> None:
@@ -130,9 +152,12 @@ def write_failure(error: OSError, path: Path, size: int) -> str:
         path: of the file.
         size: of the file in bytes.
     """
+    said = f"cannot write {path}: {error.strerror or error}"
+    if error.errno not in NO_SPACE:
+        return said
     space = _free_bytes(path.parent)
     free = "" if space is None else f", {_in_units(space)} are free"
-    return f"cannot write {path}: {error.strerror or error} (it needs {_in_units(size)}{free})"
+    return f"{said} (it needs {_in_units(size)}{free})"
 
 
 def _without_following(path: str, flags: int) -> int:

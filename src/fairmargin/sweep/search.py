@@ -1,7 +1,9 @@
 """Suggest settings: trials, and the search that remembers them in a file."""
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fairmargin.methods.card import Between, Search, Space
+from fairmargin.runtime.whole import WriteError, open_plain
 
 RANDOM_TRIALS = 5  # before the estimator has something to estimate from
 DIGITS = 3  # significant digits of a suggested number
@@ -66,11 +69,14 @@ class OptunaSearch:
                 'tuning needs an extra package: pip install "fairmargin[optuna]"'
             ) from error
         self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+        self.file = file
         journal = self.optuna.storages.journal
-        storage = journal.JournalStorage(journal.JournalFileBackend(str(file)))
-        self.study = self.optuna.create_study(
-            storage=storage, study_name="fairmargin", direction="maximize", load_if_exists=True
-        )
+        with self._named():
+            _cut_half_line(file)
+            storage = journal.JournalStorage(journal.JournalFileBackend(str(file)))
+            self.study = self.optuna.create_study(
+                storage=storage, study_name="fairmargin", direction="maximize", load_if_exists=True
+            )
         self.first, self.seed = dict(first), seed
         self.distributions = {key: self._distribution(search) for key, search in space.items()}
 
@@ -80,12 +86,24 @@ class OptunaSearch:
             return kinds.FloatDistribution(search.low, search.high, log=search.log)
         return kinds.CategoricalDistribution(search.values)
 
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the journal in errors of the system."""
+        try:
+            yield
+        except OSError as error:
+            raise WriteError(self.file, 0, error) from error
+
     def next(self) -> Trial:
         """The trial to run next: one that was begun and not finished, or a new one."""
+        with self._named():
+            return self._next()
+
+    def _next(self) -> Trial:
         state = self.optuna.trial.TrialState
         for begun in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
             if begun.params.keys() == self.distributions.keys():
-                return Trial(begun.number, _rounded(begun.params))
+                return Trial(self._position(begun.number), _rounded(begun.params))
             # Stopped in the middle of a suggestion: nothing was run.
             self.study.tell(begun.number, state=state.FAIL)
         # A generator for each trial: a single one would start again after an interruption and
@@ -98,17 +116,39 @@ class OptunaSearch:
             n_startup_trials=RANDOM_TRIALS, seed=int(numbers[0])
         )
         new = self.study.ask(self.distributions)
-        return Trial(new.number, _rounded(new.params))
+        return Trial(self._position(new.number), _rounded(new.params))
 
     def tell(self, trial: Trial, value: float) -> None:
         """Note the validation accuracy of a trial."""
-        self.study.tell(trial.number, value)
+        with self._named():
+            self.study.tell(self._numbers()[trial.number], value)
 
     def finished(self) -> list[Trial]:
         """All trials with a value, in the order in which they were begun."""
         state = self.optuna.trial.TrialState
         done = self.study.get_trials(deepcopy=False, states=(state.COMPLETE,))
-        return [Trial(one.number, _rounded(one.params), one.value) for one in done]
+        return [Trial(self._position(one.number), _rounded(one.params), one.value) for one in done]
+
+    def _numbers(self) -> list[int]:
+        """Optuna's numbers of the trials, without those that were stopped in a suggestion."""
+        fail = self.optuna.trial.TrialState.FAIL
+        return [one.number for one in self.study.get_trials(deepcopy=False) if one.state != fail]
+
+    def _position(self, number: int) -> int:
+        return self._numbers().index(number)
+
+
+def _cut_half_line(file: Path) -> None:
+    """Remove the end of a journal that a killed process or a full disk left without its newline.
+
+    Optuna would write the next line after it, and could never read the journal again.
+    """
+    if file.is_file():
+        with open_plain(file, "r+b") as journal:
+            whole = journal.read().rfind(b"\n") + 1
+            journal.seek(0, os.SEEK_END)
+            if journal.tell() != whole:
+                journal.truncate(whole)
 
 
 def _rounded(settings: Mapping[str, Any]) -> dict[str, Any]:
