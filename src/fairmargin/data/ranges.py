@@ -7,12 +7,14 @@ from fairmargin.checks import SHARE, Range
 
 # By option; of lists, of each number in them.
 RANGES: dict[str, Range] = {
+    "bias_bins": Range(2, 1000),
     "classes": Range(2, 8),
     "confusing": Range(1, 9),
     "core": Range(0, 1),
     "image_size": Range(1, 4096),
     "keep": Range(1, 1_000_000),
     "label_noise": SHARE,
+    "largest_image": Range(0, 1_000_000, above=True),
     "level": Range(1, 5),
     "mean": Range(-1000, 1000),
     "memory_limit": Range(0, 1 << 50),
