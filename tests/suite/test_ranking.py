@@ -94,6 +94,8 @@ def test_a_ranking_by_hand():
     assert not ce.ranked
     assert ce.behind == (70, 41)
     assert [row.entry for row in unknown.rows] == ["ce"]
+    # Neither of two equals is named alone.
+    assert verdict(known).startswith("a and b have the best mean rank, 1.5")
     assert "do not tell the 2 methods apart" in verdict(known)
     assert "points behind the best: a." in verdict(known)
 

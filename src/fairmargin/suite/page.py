@@ -46,7 +46,7 @@ def headline(found: Sequence[Ranking]) -> str:
     Args:
         found: a ranking for each regime.
     """
-    firsts = [f"{one.ranked[0].entry} with {one.title}" for one in found if one.ranked]
+    firsts = [f"{' and '.join(one.firsts)} with {one.title}" for one in found if one.ranked]
     if not firsts:
         return "No method has results on every task."
     return f"Best mean rank: {'; '.join(firsts)}."

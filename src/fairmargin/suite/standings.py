@@ -91,6 +91,12 @@ class Ranking:
         return TITLES[self.regime]  # type: ignore[index]
 
     @property
+    def firsts(self) -> list[str]:
+        """The entries with the best mean rank: several if they are equal."""
+        rows = self.ranked
+        return [row.entry for row in rows if math.isclose(row.mean_rank, rows[0].mean_rank)]
+
+    @property
     def ranked(self) -> list[Standing]:
         """The ranked entries, best first."""
         return [row for row in self.rows if row.ranked]
@@ -240,12 +246,14 @@ def verdict(found: Ranking) -> str:
     first = rows[0]
     if len(rows) == 1:
         return f"Only {first.entry} ran: {first.mean:.1f} % on average."
-    peers = [row.entry for row in rows[1:] if set(row.letters) & set(first.letters)]
-    said = f"{first.entry} has the best mean rank, {first.mean_rank:.1f}"
-    if len(peers) == len(rows) - 1:
+    alike = [row.entry for row in rows if set(row.letters) & set(first.letters)]
+    peers = [name for name in alike if name not in found.firsts]
+    have = "has" if len(found.firsts) == 1 else "have"
+    said = f"{' and '.join(found.firsts)} {have} the best mean rank, {first.mean_rank:.1f}"
+    if len(alike) == len(rows):
         said += f", but {len(found.tasks)} tasks do not tell the {len(rows)} methods apart."
     elif peers:
-        said += f"; it cannot be told apart from {', '.join(peers)}."
+        said += f"; not told apart from {', '.join(peers)}."
     else:
         said += ", apart from all others."
     close = [row.entry for row in rows if row.most_behind <= POINTS]

@@ -25,7 +25,7 @@ def paint(images: np.ndarray, bias: np.ndarray, random: np.random.Generator) -> 
     return on_color(images, np.repeat(ground[..., None], 3, 3))
 
 
-def build(root: Path, *, rho: float = 0.95, seed: int = 0, regime: Regime = "known") -> Data:
+def build(root: Path, *, rho: float = 0.98, seed: int = 0, regime: Regime = "known") -> Data:
     """Suite, task 3: two digits on dark or bright ground; no download.
 
     Args:
