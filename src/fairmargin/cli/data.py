@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import flowing
@@ -35,9 +36,9 @@ def list_sources(root: Root = None) -> None:
     for name, source in sources.SOURCES.items():
         try:
             sources.locate(name, folder)
-            there = "[green]present[/]"
+            there = Text("present", style="green")
         except sources.MissingData:
-            there = "missing"
+            there = Text("missing")
         table.add_row(name, source.what, there, source.how)
     Console().print(table)
 
