@@ -216,3 +216,19 @@ def test_every_console_is_ours():
         assert own or not made, file
         displays = re.search(r"(?<![\w.])(Live|Progress|track|Status)\(", text)
         assert not displays or "redirect_stdout=False" in text, file
+
+
+@pytest.mark.parametrize("words", [("data", "list"), ("audit",)])
+def test_our_own_colours_are_no_markup(words, folder):
+    """A console that reads no markup would print it."""
+    if words == ("audit",):
+        words = commands(folder)["audit a table"]
+    done = invoke(*words)
+    assert done.exit_code == 0, done.output
+    assert "[/" not in done.stdout
+
+
+def test_a_table_has_whole_escapes_and_straight_columns(folder):
+    done = invoke(*commands(folder)["evaluate other data"])
+    lines = [line for line in done.stdout.splitlines() if re.match(" (class|cat|dog|─)", line)]
+    assert len([line for line in lines if "[link=x:y]" in line]) == 3

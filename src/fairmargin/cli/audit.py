@@ -10,6 +10,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from fairmargin.cli.audit_runs import audit_each, runs_below
 from fairmargin.cli.errors import exit_on_user_error
@@ -294,7 +295,7 @@ def _table(json: dict[str, Any]) -> Table:
             f"{100 * one['balanced_accuracy']:.1f}",
             f"{one['strength']:.2f}",
             f"{one['p_corrected']:.3g}",
-            f"[{STYLES[one['verdict']]}]{one['verdict']}[/]",
+            Text(one["verdict"], style=STYLES[one["verdict"]]),
             rank_of.get(one["echo_of"], ""),
         )
     return shown

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from fairmargin.cli.errors import WRONG_INPUT
 from fairmargin.cli.listing import plain_table
@@ -95,7 +94,7 @@ def table(rows: Sequence[tuple[str, dict[str, Any]]]) -> Table:
         cells.append(_percent(readable.get("above_chance")))
         slices = json.get("slices") or {}
         cells.append(str(len(slices["found"])) if "found" in slices else "–")
-        shown.add_row(Text(run), *cells)
+        shown.add_row(run, *cells)
     return shown
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from fairmargin.cli.errors import exit_on_user_error
 from fairmargin.cli.options import flowing
@@ -33,14 +33,14 @@ def list_sources(root: Root = None) -> None:
 
     with exit_on_user_error():
         folder = sources.data_root(root)
-        title = f"raw data under {escape(str(folder))}"
+        title = f"raw data under {folder}"
         table = Table("name", "what it is", "there?", "how obtained", title=title)
         for name, source in sources.SOURCES.items():
             try:
                 sources.locate(name, folder)
-                there = "[green]present[/]"
+                there = Text("present", style="green")
             except sources.MissingData:
-                there = "missing"
+                there = Text("missing")
             table.add_row(name, source.what, there, source.how)
     Console().print(table)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
 from fairmargin.cli.listing import plain_table
 
@@ -44,12 +43,12 @@ def group_table(
     shown = plain_table("% right by group")
     shown.add_column("class")
     for name in bias_names:
-        shown.add_column(Text(name))
+        shown.add_column(name)
     for name, sizes, right in zip(class_names, groups["n"], groups["correct"], strict=True):
         cells = []
         for n, correct in zip(sizes, right, strict=True):
             cells.append(f"{100 * correct / n:.1f} of {n:,}" if n else "–")
-        shown.add_row(Text(name), *cells)
+        shown.add_row(name, *cells)
     return shown
 
 
