@@ -12,6 +12,9 @@ import traceback
 from pathlib import Path
 
 import torch
+
+# The first optimizer of a process imports it, which takes seconds.
+import torch._dynamo
 import torch.distributed as dist
 from rich.console import Console
 

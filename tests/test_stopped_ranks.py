@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,8 +42,9 @@ def test_the_other_process_names_it_and_ends(pairs, way, victim):
     """Before, it waited half an hour and said nothing."""
     waits = pairs[1][f"{way}-{victim}"][1 - victim]
     assert waits["code"] == LOST, waits["said"]
-    assert f"rank {victim} has not arrived at step 6; waited" in waits["said"]
-    assert f"rank {victim} did not arrive at step 6 within 1 s; it is" in waits["said"]
+    # On a busy machine this process may not have begun step 6 itself when the second has passed.
+    assert re.search(rf"rank {victim} has not arrived at step [56]; waited", waits["said"])
+    assert re.search(rf"rank {victim} did not arrive at step [56] within 1 s; it is", waits["said"])
     assert "start all ranks with the same command" in waits["said"]
     assert "Traceback" not in waits["said"]
 

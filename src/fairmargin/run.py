@@ -13,9 +13,8 @@ from fairmargin.runs.footprint import check_training_fits
 from fairmargin.runs.progress import Display
 from fairmargin.runs.record import RunRecord
 from fairmargin.runs.recorder import Recorder
-from fairmargin.runs.shortage import explained
-from fairmargin.runtime import distributed, memory
-from fairmargin.runtime.deterministic import deterministic
+from fairmargin.runs.surroundings import surroundings
+from fairmargin.runtime import distributed
 from fairmargin.runtime.signals import stop_requests
 
 
@@ -33,15 +32,8 @@ def run(
         command: the command line, kept in environment.json.
         console: where progress is shown; the terminal by default.
     """
-    memory.keep_memory()
     device = build.device(config.train.device)
-    timeout, same = config.train.timeout_seconds, config.train.deterministic
-    with (
-        distributed.processes(device, timeout),
-        build.folder(config, path) as folder,
-        explained(config, folder),
-        deterministic(same, device),
-    ):
+    with surroundings(config, path, device) as folder:
         if distributed.from_first_rank(folder.finished):
             build.check_source(config, folder)
             return RunRecord.read(path).checked()

@@ -21,7 +21,7 @@ class TestEnvironment:
         facts = environment("cpu", 2, 1, ["fairmargin", "train"], {"train": "00"})
         assert list(facts) == [
             "fairmargin", "python", "torch", "numpy", "platform", "device", "threads",
-            "world_size", "git", "command",
+            "deterministic", "world_size", "git", "command",
             "started", "data",
         ]  # fmt: skip
         assert facts["python"] == platform.python_version()

@@ -23,8 +23,8 @@ from typing import NoReturn, Protocol
 LOST = 4
 # Who is late is said after this part of the timeout.
 NOTICE = 0.2
-# Seconds between two looks at the others, at most.
-INTERVAL = 2.0
+# Seconds between two looks at the others, at most: less than the notice of the least timeout.
+INTERVAL = 1.0
 PREFIX = "fairmargin/waiting/"
 
 
