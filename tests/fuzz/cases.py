@@ -1,5 +1,6 @@
 """Cases by kind and seed: each is made in a folder of its own and run there."""
 
+import atexit
 import random
 import shutil
 import tempfile
@@ -67,6 +68,7 @@ def one_step() -> Iterator[None]:
 def finished_run() -> Path:
     """A small finished run on a table of images, made once in a process."""
     place = Path(tempfile.mkdtemp(prefix="fuzz-run-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     photos(place / "photos")
     small = ["--network", "simple-conv-3", "--set", "network.widths=[4]", "--method", "ce"]
     settings = ["--set", "data.image_size=8", "--set", "evaluate.resamples=10"]

@@ -12,6 +12,7 @@ from tests.fuzz.cases import KINDS
 NUMBER = {"configuration": 24, "command line": 12, "table": 12, "archive": 60}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_cases_with_fixed_seeds_end_as_they_should(kind, tmp_path):
     failed = {}

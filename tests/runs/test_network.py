@@ -274,3 +274,19 @@ def test_a_run_with_a_model_of_transformers_outlives_its_folder(
     (out / "network.json").unlink()
     with pytest.raises(OSError, match=r"no network\.json that describes hf:"):
         fm.load(out)
+
+
+@pytest.mark.parametrize(
+    ("network", "change", "says"),
+    [
+        ("simple-conv-3", "network.in_channels=4096", "is 4096 and the data have 3; leave it out"),
+        ("mlp", "network.in_features=7", "is 7 and the data have 192; leave it out"),
+    ],
+)
+def test_inputs_that_the_data_do_not_have_are_refused(network, change, says):
+    small = ["data.train=48", "data.test=16", "data.side=8", change]
+    chosen = configuration.load(
+        None, dataset="planted", network=network, method="ce", overrides=small
+    )
+    with pytest.raises(ValueError, match=says):
+        build.method(chosen, build.data(chosen))

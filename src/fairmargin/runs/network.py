@@ -66,6 +66,7 @@ class Network:
             given: what the method wants different from the configuration.
         """
         options = self.config.network.options | given
+        _check_channels(options, image_shape)
         if is_backbone(self.name):
             made = self._backbone(image_shape, options)
         else:
@@ -238,6 +239,17 @@ def _check_same_files(config: Config, recorded: dict[str, Any], folder: RunFolde
             raise ValueError(
                 f"{where} holds a run that started from other weights: {file} has changed since. "
                 "Choose another folder with --out, or remove that one"
+            )
+
+
+def _check_channels(options: dict[str, Any], image_shape: tuple[int, ...]) -> None:
+    """Refuse a number of inputs that the data do not have."""
+    has = {"in_channels": image_shape[0], "in_features": torch.Size(image_shape).numel()}
+    for name, number in has.items():
+        if options.get(name, number) != number:
+            raise ValueError(
+                f"network.{name} is {options[name]} and the data have {number}; leave it out, and "
+                "it follows the data"
             )
 
 
