@@ -60,13 +60,17 @@ def test_a_lock_that_cannot_be_written_is_named(kind, wholes, tmp_path):
 def test_a_kill_lets_nothing_go_on(tmp_path):
     """The tool itself: half of a write is there, and cleaning up is not done."""
     file = tmp_path / "a.txt"
+
+    def written_and_removed():
+        try:
+            file.write_text("second")
+        finally:
+            file.unlink()
+
     with injected(Faults(tmp_path, "kill", 1)) as faults:
         file.write_text("first")
         with pytest.raises(Killed):
-            try:
-                file.write_text("second")
-            finally:
-                file.unlink()
+            written_and_removed()
     assert file.read_text() == "sec"
     assert faults.events == ["write a.txt", "write a.txt"]
     file.write_text("third")  # and afterwards all is as before
