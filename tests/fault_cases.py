@@ -46,7 +46,7 @@ COMMANDS = {
     ],
 }  # fmt: skip
 # Written along the way, or with times in them; what they lead to is compared.
-NOT_COMPARED = ("environment.json", "trials.log", ".ckpt")
+NOT_COMPARED = ("environment.json", "trials.log", ".ckpt", "report.html")
 # As another process would have had another number.
 OTHER_PROCESS = 4_194_305
 

@@ -57,20 +57,20 @@ def test_a_lock_that_cannot_be_written_is_named(kind, wholes, tmp_path):
     strike("train", kind, 1, wanted, tmp_path)
 
 
-def write_and_clean_up(file):
-    try:
-        file.write_text("second")
-    finally:
-        file.unlink()
-
-
 def test_a_kill_lets_nothing_go_on(tmp_path):
     """The tool itself: half of a write is there, and cleaning up is not done."""
     file = tmp_path / "a.txt"
+
+    def written_and_removed():
+        try:
+            file.write_text("second")
+        finally:
+            file.unlink()
+
     with injected(Faults(tmp_path, "kill", 1)) as faults:
         file.write_text("first")
         with pytest.raises(Killed):
-            write_and_clean_up(file)
+            written_and_removed()
     assert file.read_text() == "sec"
     assert faults.events == ["write a.txt", "write a.txt"]
     file.write_text("third")  # and afterwards all is as before

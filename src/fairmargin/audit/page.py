@@ -10,7 +10,7 @@ from markupsafe import Markup
 from fairmargin.audit.rows import to_csv
 from fairmargin.audit.section import Found
 from fairmargin.report import template
-from fairmargin.runtime.whole import write_atomically
+from fairmargin.runtime.whole import write_bytes
 
 PAGE, NUMBERS = "audit.html", "audit.json"
 
@@ -40,12 +40,11 @@ def write_page(found: Found, file: Path) -> Path:
         file = file / PAGE
     if file.suffix not in (".html", ".htm"):
         raise ValueError(f"an audit is written as .html, with its numbers as .json; got {file}")
-    file.parent.mkdir(parents=True, exist_ok=True)
     numbers = json.dumps(found.json, indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomically(file.with_suffix(".json"), numbers.encode())
+    write_bytes(file.with_suffix(".json"), numbers.encode())
     if found.columns is not None:
-        write_atomically(file.with_suffix(".csv"), to_csv(found.columns))
-    write_atomically(file, render(found).encode())
+        write_bytes(file.with_suffix(".csv"), to_csv(found.columns))
+    write_bytes(file, render(found).encode())
     return file
 
 
