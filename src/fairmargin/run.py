@@ -9,7 +9,6 @@ from fairmargin.bias.visible import visible_bias
 from fairmargin.config import Config
 from fairmargin.loop import fit
 from fairmargin.runs import build
-from fairmargin.runs.footprint import check_training_fits
 from fairmargin.runs.progress import Display
 from fairmargin.runs.record import RunRecord
 from fairmargin.runs.recorder import Recorder
@@ -44,7 +43,6 @@ def run(
         method = build.method(config, data, bias=bias, network=network)
         parent = distributed.from_first_rank(folder.parent())
         training = build.training(config, method, data, device, bias=bias, parent=parent)
-        check_training_fits(config, training, data.info)
         with (
             stop_requests() as stop,
             Display(config, training, console) as display,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fairmargin import config as configuration
 from fairmargin.bias import audited, auto, providers
 from fairmargin.bias.inferred import Told, told, told_by_groups
-from fairmargin.bias.usefulness import _complaints
+from fairmargin.bias.usefulness import complaints
 from fairmargin.bias.visible import recorded_info, visible_bias
 from fairmargin.cli.app import app
 from fairmargin.export.card import model_card
@@ -179,12 +179,12 @@ def test_a_capture_that_misses_the_shortcut_is_called_useless():
     best = audited.Shortcut("border layout", 0.93, 0.92)
     chosen = config("data.inject=none")
     missed = Told(0.42, 10, 400, "validation")
-    said = _complaints(missed, best, chosen)[0]
+    said = complaints(missed, best, chosen)[0]
     assert "42 % of the validation labels (chance 10 %)" in said
     assert "no use" in said
     assert said.endswith(f"--method {FAIRKL} --bias 'audit:border layout'")
-    assert _complaints(Told(0.92, 10, 400, "validation"), best, chosen) == []
-    assert "no shortcut either" in _complaints(missed, None, chosen)[0]
+    assert complaints(Told(0.92, 10, 400, "validation"), best, chosen) == []
+    assert "no shortcut either" in complaints(missed, None, chosen)[0]
 
 
 def bars(folder, n=120):

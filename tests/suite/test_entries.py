@@ -16,7 +16,6 @@ from fairmargin.suite.tasks import GROUPS, TASKS, parse_tasks
         ("group-dro", "known", "labels"),
         ("group-dro@bias=auto", "unknown", "auto"),
         ("eps-supinfonce+fairkl", "known", "labels"),
-        ("softcon@bias=values", "known", "values"),
         ("dfr", "validation", "labels"),
         ("dfr@method.source=train", "known", "labels"),
         ("dfr@method.source=valid", "validation", "labels"),

@@ -3,8 +3,6 @@
 Nothing here imports PyTorch before a command runs, so help appears at once.
 """
 
-import io
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -84,9 +82,6 @@ def main(
     start.prepare()
     # Typer would remove escape sequences where output is no terminal; they are to be seen.
     ctx.color = True
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # File names need not be text; what cannot be printed is shown with escapes.
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 app.command()(flowing(demo))

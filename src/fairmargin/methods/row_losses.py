@@ -30,11 +30,11 @@ class LossInputs:
         labels: [N] classes.
         bias: [N] bias labels, −1 where unknown; None if the dataset has none.
         bias_features: [N, G] features of a bias-capturing model, or None.
-        bias_values: [N, k] values of a bias that is numbers, NaN where unknown, or None.
         classifier: the linear layer on `inputs`.
         prior: what `Row.prior` made of the training counts; empty if the row has none.
         step: number of the step, from 0.
         steps: length of the run, if it is known.
+        bias_values: [N, k] values of a bias that is numbers, NaN where unknown, or None.
     """
 
     h: Tensor
@@ -43,11 +43,11 @@ class LossInputs:
     labels: Tensor
     bias: Tensor | None
     bias_features: Tensor | None
-    bias_values: Tensor | None
     classifier: nn.Linear
     prior: Tensor
     step: int
     steps: int | None = None
+    bias_values: Tensor | None = None
 
     @property
     def logits(self) -> Tensor:

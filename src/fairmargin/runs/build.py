@@ -45,7 +45,7 @@ from fairmargin.methods.base import FinalStage, RunLength, Unsuited
 from fairmargin.methods.vectors import check_takes_vectors
 from fairmargin.networks import Encoder
 from fairmargin.runs.folder import RunFolder
-from fairmargin.runs.footprint import check_weights_fit
+from fairmargin.runs.footprint import check_training_fits, check_weights_fit
 from fairmargin.runs.network import Network, open_network
 from fairmargin.runs.own import check_code, check_data, own_data, own_encoders
 from fairmargin.runs.record import CONFIG, is_run
@@ -409,7 +409,7 @@ def training(
         )
         for name, parameters in moving(config, method).items()
     }
-    return Training(
+    made = Training(
         method,
         players,
         loader,
@@ -422,6 +422,8 @@ def training(
         sweep=sweep,
         final_stage=final_stage,
     )
+    check_training_fits(config, made, data.info)
+    return made
 
 
 def moving(config: Config, method: Method) -> dict[str, list[nn.Parameter]]:

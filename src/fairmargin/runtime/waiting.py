@@ -74,7 +74,7 @@ class State:
         return State(beat, marks, bool(free))
 
 
-class Progress:
+class Arrival:
     """How far this process is. The training moves it, and the threads read it."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Progress:
         self.stretches = 0
         self.inside = 0
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "Arrival":
         self.marks += 1
         self.inside += 1
         return self
@@ -101,7 +101,7 @@ class Progress:
 
 # Of this process. As a context it marks a place where processes wait for each other:
 #     with arrival: dist.all_reduce(…)
-arrival = Progress()
+arrival = Arrival()
 
 
 def at_step(step: int) -> None:
