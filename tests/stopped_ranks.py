@@ -19,7 +19,7 @@ import torch.distributed as dist
 from rich.console import Console
 
 from fairmargin.run import run
-from fairmargin.runs import recorder
+from fairmargin.runs import build, recorder
 from fairmargin.runtime import waiting
 from fairmargin.runtime.distributed import processes
 from tests.small_runs import config
@@ -114,6 +114,8 @@ def pair(out, way, victim=None):
 
 
 def main(folder):
+    # Once for all processes: the digits are parsed from text.
+    build.data(config(*SETTINGS))
     found = {"whole": pair(folder / "whole", "whole")}
     for way, victim in (("stopped", 0), ("stopped", 1), ("hangs", 1)):
         name = f"{way}-{victim}"
