@@ -71,6 +71,12 @@ def test_an_output_that_cannot_be_written_is_named(name, kind, place, monkeypatc
     assert "Errno" not in said, said
 
 
+def test_a_file_in_place_of_a_folder_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match=r"x\.csv: .*file is a file, not a folder"):
+        write_bytes(tmp_path / "file" / "x.csv", b"")
+
+
 def test_the_old_file_stays(tmp_path):
     file = tmp_path / "a.txt"
     write_bytes(file, b"old")

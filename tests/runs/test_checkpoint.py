@@ -340,8 +340,9 @@ class TestFailures:
         assert caught.value.errno == number
         assert os.strerror(number) in message
         assert str(tmp_path / "step-00000008.ckpt") in message
-        assert ("it needs" in message) is (number == errno.ENOSPC)
-        assert ("are free" in message) is (number == errno.ENOSPC)
+        # How much space there is matters for a full disk alone.
+        assert ("it needs" in message) == (number == errno.ENOSPC)
+        assert ("are free" in message) == (number == errno.ENOSPC)
         assert "Training can go on" in message
         assert "resumes from step 7" in message
         monkeypatch.undo()

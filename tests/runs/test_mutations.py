@@ -175,6 +175,30 @@ def test_any_damage_of_one_file_is_a_sentence_or_does_no_harm(part, trained, tmp
         damage(seed, tmp_path / str(seed), trained)
 
 
+# What once ended in a traceback; None removes the file.
+FOUND = [
+    ("train", "result.json", "{}"),
+    ("card", "result.json", "{}"),
+    ("card", "data.json", None),
+    ("evaluate", "data.json", None),
+    ("evaluate", "config.toml", " "),
+]
+
+
+@pytest.mark.parametrize(("command", "name", "content"), FOUND)
+def test_what_once_was_a_traceback(command, name, content, trained, tmp_path, monkeypatch):
+    prepare(tmp_path, trained)
+    file = tmp_path / "run" / name
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, COMMANDS[command], env={"COLUMNS": "200"})
+    assert isinstance(done.exception, SystemExit), repr(done.exception)
+    assert done.exit_code == 2
+    assert "run" in done.output
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="links, pipes and permissions are those of POSIX")
 def test_audits_and_exports_too(trained, tmp_path):

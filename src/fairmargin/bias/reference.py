@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from fairmargin.bias import capture, published
@@ -29,6 +28,7 @@ from fairmargin.runs.record import RunRecord
 from fairmargin.runtime import distributed
 from fairmargin.runtime.files import load_weights
 from fairmargin.runtime.signals import Interrupted
+from fairmargin.runtime.terminal import Console
 
 FOLDER = Path("runs") / "references"
 # Seconds between looks at a reference that another process is training.

@@ -132,6 +132,9 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        plain = OSError(errno.ENOTDIR, f"{path.parent} is a file, not a folder")
+        raise WriteError(path, len(content), plain) from error
     except OSError as error:
         raise WriteError(path, len(content), error) from error
     write_atomically(path, content)
