@@ -113,10 +113,7 @@ def ranks(name: str, batch: int, rounds: int) -> None:
         overrides=[f"train.batch_size={batch}"],
     )
     times: dict[str, list[float]] = {"step": [], "comparison": [], "checkpoint": []}
-    with (
-        distributed.processes(torch.device("cpu")),
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         training = build.training(settings, build.method(settings, data), data, torch.device("cpu"))
 
         def step() -> None:
@@ -159,8 +156,9 @@ def main() -> None:
     if options.what == "reading":
         reading(options.images, options.side)
         return
-    for name in [options.case] if options.case else list(CASES):
-        ranks(name, options.batch, options.rounds)
+    with distributed.processes(torch.device("cpu")):
+        for name in [options.case] if options.case else list(CASES):
+            ranks(name, options.batch, options.rounds)
 
 
 if __name__ == "__main__":
