@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fairmargin import config as configuration
 from fairmargin.config import Config
 from fairmargin.loop import Diverged
 from fairmargin.methods.base import Unsuited
 from fairmargin.run import run
+from fairmargin.runtime.terminal import Console
 from fairmargin.suite.entries import Entry
 from fairmargin.suite.tasks import SuiteTask
 from fairmargin.sweep.base import Engine, check_shared, prepare, run_tasks
