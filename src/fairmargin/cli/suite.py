@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fairmargin.cli.errors import DIVERGED, exit_on_user_error
 from fairmargin.cli.options import Changes, command_line, parse_seeds
 from fairmargin.cli.sweeps import with_engine
+from fairmargin.runtime.terminal import Console
 from fairmargin.runtime.whole import write_text
 
 if TYPE_CHECKING:
