@@ -125,8 +125,8 @@ def _content(file: Path) -> Any:
     if file.suffix == ".jsonl":
         return [without_times(json.loads(line)) for line in file.read_text().splitlines()]
     if file.suffix == ".md":
-        # The column of seconds.
-        return re.sub(r"\b[0-9.]+ s\b", "", file.read_text())
+        # The last column of a comparison: seconds.
+        return re.sub(r"\| [0-9]+ \|$", "|", file.read_text(), flags=re.MULTILINE)
     return file.read_bytes()
 
 
