@@ -13,3 +13,9 @@ import pytest
 def _digests_elsewhere(tmp_path_factory):
     """Keep what tests know of files out of the user's cache."""
     os.environ["FAIRMARGIN_DIGESTS"] = str(tmp_path_factory.mktemp("digests"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: many tests wait for processes that they start."""
+    return (os.cpu_count() or 1) + 1
