@@ -12,6 +12,7 @@ because a source is a program that runs while it is built. torch is left out (do
 import argparse
 import html.parser
 import itertools
+import os
 import re
 import sys
 import tomllib
@@ -26,7 +27,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 ROOT = Path(__file__).parents[1]
-INDEX = "https://pypi.org/simple"
 # Its CPU, CUDA and Mac builds come from different indexes, with different files.
 LEFT_OUT = {"torch", "fairmargin"}
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -275,7 +275,7 @@ def renew(root: Path, fetch: Fetch, requires: Requires = surely_installed) -> li
 
     Args:
         root: of the project.
-        fetch: gives the page of an address.
+        fetch: gives the page of a package by its name.
         requires: gives the requirements of a package by its name.
     """
     versions = pinned((root / "constraints.txt").read_text("utf-8"))
@@ -287,7 +287,7 @@ def renew(root: Path, fetch: Fetch, requires: Requires = surely_installed) -> li
         raise PinError(f"constraints.txt has no version of {', '.join(missing)}; add them")
     known = {}
     for name in sorted(every):
-        known[name] = hashes(fetch(f"{INDEX}/{name}/"), name, versions[name])
+        known[name] = hashes(fetch(name), name, versions[name])
     folder = root / "requirements"
     folder.mkdir(exist_ok=True)
     files = []
@@ -298,8 +298,15 @@ def renew(root: Path, fetch: Fetch, requires: Requires = surely_installed) -> li
     return files
 
 
-def _download(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=60) as answer:
+def index() -> str:
+    """Return the address of the index that pip asks: that of PIP_INDEX_URL, or pip's own."""
+    from pip._internal.models.index import PyPI
+
+    return os.environ.get("PIP_INDEX_URL", PyPI.simple_url).rstrip("/")
+
+
+def _download(name: str) -> str:
+    with urllib.request.urlopen(f"{index()}/{name}/", timeout=60) as answer:
         return answer.read().decode("utf-8")
 
 
