@@ -26,7 +26,7 @@ TEXTS = [
     "cuda:99", "mps", "meta", "0x10",
 ]  # fmt: skip
 # Long by their nature, or start servers and processes.
-LEFT_OUT = {"demo", "compare", "tune", "reproduce"}
+LEFT_OUT = {"demo", "compare", "tune", "suite", "reproduce"}
 # These only where words end the command before any work.
 DRY = {"reproduce": ["--dry-run"]}
 

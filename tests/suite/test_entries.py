@@ -26,6 +26,15 @@ def test_a_method_gets_the_least_that_it_needs(text, regime, bias):
     assert (entry.regime, entry.bias, entry.label) == (regime, bias, text)
 
 
+def test_a_title_is_what_tables_say_and_leaves_the_folder_as_it_is():
+    plain, titled = (parse_entry(f"{title}lff@train.epochs=3") for title in ("", "Long one: "))
+    assert titled.label == "Long one"
+    assert (titled.folder, titled.changes) == (plain.folder, plain.changes)
+    assert parse_entry("x:group-dro@bias=audit:hue").bias == "audit:hue"
+    with pytest.raises(ValueError, match='two entries with the title "a"'):
+        parse_entries("a:ce,a:lff")
+
+
 def test_settings_of_an_entry_reach_the_run():
     entry = parse_entry("lff@train.epochs=3@optimizer.lr=0.5")
     config = config_of(TASKS["colors"], entry, 7, ["train.epochs=9", "train.batch_size=32"])

@@ -1,7 +1,7 @@
 """What a suite compares: `ce`, `biascon+ce@bias=auto`, `lff@train.epochs=20`.
 
-NAME[@KEY=VALUE…]: a method and what differs from its defaults. KEY is a key of the configuration,
-or one of two short ones:
+[TITLE:]NAME[@KEY=VALUE…]: a method and what differs from its defaults. TITLE is what tables call
+it, by default all of this. KEY is a key of the configuration, or one of two short ones:
 
     bias     where its bias labels come from: `data.bias`
     knows    the regime: known, validation or unknown; by default the least that the method needs
@@ -34,7 +34,8 @@ class Entry:
     """One competitor.
 
     Args:
-        label: as it was written; its name in tables.
+        label: its name in tables.
+        written: how it was written, without a title; names its folder.
         method: name of the method.
         bias: value of `data.bias`.
         changes: further settings, as KEY=VALUE.
@@ -42,6 +43,7 @@ class Entry:
     """
 
     label: str
+    written: str
     method: str
     bias: str
     changes: tuple[str, ...]
@@ -50,7 +52,7 @@ class Entry:
     @property
     def folder(self) -> str:
         """Its name as a part of a path."""
-        return re.sub(r"[^\w.+@=-]+", "-", self.label)
+        return re.sub(r"[^\w.+@=-]+", "-", self.written)
 
     @property
     def needs(self) -> str:
@@ -71,16 +73,24 @@ def parse_entries(text: str) -> list[Entry]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise ValueError("--methods is empty; give names, such as ce,group-dro,lff")
-    return [parse_entry(word) for word in dict.fromkeys(words)]
+    entries = [parse_entry(word) for word in dict.fromkeys(words)]
+    labels = [entry.label for entry in entries]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f'--methods has two entries with the title "{label}"; give others')
+    return entries
 
 
 def parse_entry(text: str) -> Entry:
     """Return one entry; refuse a regime that does not give the method what it needs.
 
     Args:
-        text: NAME or NAME@KEY=VALUE@KEY=VALUE.
+        text: NAME or NAME@KEY=VALUE@KEY=VALUE, with or without TITLE: before it.
     """
-    name, *given = text.split("@")
+    head, *given = text.split("@")
+    title, _, name = head.rpartition(":")
+    title, name = title.strip(), name.strip()
+    written = "@".join([name, *given])
     check_choice(name, "method", METHODS)
     bias, regime, changes = "", "", []
     for change in given:
@@ -109,7 +119,7 @@ def parse_entry(text: str) -> Entry:
         )
     if not bias:
         bias = "none" if chosen == "unknown" else "labels"
-    return Entry(text, name, bias, tuple(changes), chosen)
+    return Entry(title or written, written, name, bias, tuple(changes), chosen)
 
 
 def _least(name: str, bias: str, changes: Sequence[str]) -> Regime:
