@@ -5,7 +5,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 # Seconds after which a case that computes nothing counts as hanging.
-WAIT = 90.0
+WAIT = 600.0
 CODES = {0: "accepted", 1: "check failed", 2: "refused", 3: "diverged"}
 
 

@@ -392,6 +392,17 @@ def test_the_network_equals_the_stock_one():
         assert float((p.grad - q.grad).abs().max()) < 1e-9, name
 
 
+def test_maps_in_both_orders_go_back_through_one_norm():
+    """As with two streams of batches, whose sizes decide the order."""
+    norm = BatchNorm2d(3)
+    x = torch.randn(4, 3, 2, 2, requires_grad=True)
+    last = torch.randn(2, 2, 3, 8).permute(3, 2, 0, 1).requires_grad_()
+    (norm(x).square().sum() + norm(last).pow(3).sum()).backward()
+    assert x.grad is not None
+    assert last.grad is not None
+    assert int(norm.num_batches_tracked) == 2
+
+
 @pytest.mark.slow
 def test_two_hundred_steps_of_training_follow_the_stock_ones():
     """In float32 the losses of both runs stay together until rounding has grown.

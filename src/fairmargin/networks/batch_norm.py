@@ -51,8 +51,10 @@ class BatchNorm2d(nn.BatchNorm2d):
             assert self.num_batches_tracked is not None
             assert self.momentum is not None
             number = maps.numel() // maps.shape[1]
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance * (number / max(number - 1, 1)), self.momentum)
+            # Through .data: PyTorch's own batch norm, which maps in another order go through, keeps
+            # these for its backward pass, where it does not read them but looks at their version.
+            self.running_mean.data.lerp_(mean, self.momentum)
+            self.running_var.data.lerp_(variance * (number / max(number - 1, 1)), self.momentum)
             self.num_batches_tracked += 1
         return y
 
