@@ -91,9 +91,9 @@ def test_cells_that_need_the_same_scores_wait_for_each_other(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_several_at_a_time_give_the_same_as_one_after_the_other(tmp_path: Path) -> None:
-    wanted = cells("fairkl", pattern="*:divergence=kl*")
+    wanted = cells("fairkl", pattern="*:divergence=kl*")[:3]
     one, two = (plan(wanted, "smoke", [0], tmp_path / name) for name in ("one", "two"))
-    assert len(one) == 4
+    assert len(one) == 3
     assert not [outcome for outcome in run_tasks(one) if outcome.failure]
     assert not [outcome for outcome in run_tasks(two, engine=Local(jobs=2)) if outcome.failure]
     for a, b in zip(one, two, strict=True):
