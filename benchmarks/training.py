@@ -43,6 +43,7 @@ from benchmarks.losses import dense_eps_supinfonce, dense_fairkl
 from fairmargin import config as configuration
 from fairmargin import losses
 from fairmargin.batch import DataInfo
+from fairmargin.bias.visible import visible_bias
 from fairmargin.data import ArraySplit, Data
 from fairmargin.data.bias import count_cells
 from fairmargin.data.split import Split
@@ -115,7 +116,7 @@ def fairmargin(case: Case, batch: int) -> Steps:
     folder = RunFolder(Path(tempfile.mkdtemp()) / "run")
     folder.create()
     journal = Recorder(folder, settings, data, training, Display(settings, training), Request())
-    journal.begin(["benchmarks.training"])
+    journal.begin(["benchmarks.training"], visible_bias(settings, data))
 
     def steps(number: int) -> None:
         fit(training, FOREVER, steps=training.step + number, after_step=journal.after_step)

@@ -52,6 +52,14 @@ def test_files_patterns_and_tables_each_once(run, pictures, tmp_path):
     assert names == ["0.png", "1.png", "3.png", "4.png"]
 
 
+def test_a_file_whose_name_looks_like_a_pattern_is_that_file(run, pictures, tmp_path):
+    file = tmp_path / "a[b].png"
+    file.write_bytes((pictures / "0.png").read_bytes())
+    result = invoke("predict", run, file)
+    assert result.exit_code == 0, result.output
+    assert "a[b].png" in result.output
+
+
 def test_a_broken_picture_in_the_middle_is_named_and_left_out(run, pictures, tmp_path):
     broken, out = pictures / "4a.png", tmp_path / "out.csv"
     broken.write_bytes(b"\x89PNG not really")

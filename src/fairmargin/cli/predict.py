@@ -147,7 +147,7 @@ def _matches(word: str, path_column: str) -> Iterator[Path]:
         for _, cells in rows:
             if column < len(cells):
                 yield path.parent / cells[column]
-    elif any(sign in word for sign in "*?["):
+    elif any(sign in word for sign in "*?[") and not path.is_file():
         base = Path(path.anchor) if path.is_absolute() else Path()
         pattern = str(path.relative_to(path.anchor)) if path.is_absolute() else word
         yield from sorted(file for file in base.glob(pattern) if file.is_file())
