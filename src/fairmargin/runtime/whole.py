@@ -79,13 +79,15 @@ def write_atomically(path: Path, *parts: bytes | memoryview, mode: int | None = 
     """Write the parts, one after another, to the file `path`.
 
     Afterwards the file holds all of them, or what it held before. A link at `path` is replaced, not
-    followed. Errors of the system become a `WriteError`, which names the file.
+    followed; a device or a pipe is refused, because it would be replaced too. Errors of the system
+    become a `WriteError`, which names the file.
 
     Args:
         path: in a folder that exists.
         parts: contents of the file.
         mode: its permissions, such as 0o600; those of a new file by default.
     """
+    _refuse_special(path, sum(map(len, parts)))
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         # What a killed process with this number has left, or somebody else has put here.
@@ -104,6 +106,21 @@ def write_atomically(path: Path, *parts: bytes | memoryview, mode: int | None = 
             raise WriteError(path, sum(map(len, parts)), error) from error
         raise
     _sync_folder(path.parent)
+
+
+def _refuse_special(path: Path, size: int) -> None:
+    """Raise a WriteError for /dev/null and the like: whoever may would put a file in its place."""
+    try:
+        mode = os.stat(path).st_mode
+    # It is not there, or its name cannot be one: writing says so.
+    except (OSError, ValueError):
+        mode = stat.S_IFREG
+    plain = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+    folder = os.path.realpath(path.parent)
+    # /dev/stdout is a link, and what it leads to may well be a file.
+    if not plain or folder == "/dev" or folder.startswith("/proc/"):
+        said = OSError(errno.EINVAL, "it is a device or a pipe; give the name of a file")
+        raise WriteError(path, size, said)
 
 
 def digest(file: Path) -> str:
@@ -130,6 +147,7 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
         path: of the file.
         content: of the file.
     """
+    _refuse_special(path, len(content))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
