@@ -146,17 +146,17 @@ def test_a_fitted_classifier_leaves_with_an_exported_file(here):
 
 def test_a_table_alone_is_trained_and_compared(here):
     file = table(here / "my.csv", bias="xxyx")
-    fitted = [*QUICK, "--set", "methods.biascon+ce.evaluate.report_classifier=fitted"]
+    fitted = [*QUICK, "--set", "methods.fairmargin.evaluate.report_classifier=fitted"]
     trained = say("train", "--dataset", str(file), *fitted)
     assert trained.exit_code == 0, trained.output
-    assert "method: biascon+ce, because the table names the bias (2 values)" in trained.output
+    assert "method: fairmargin, with the bias that the table names (2 values)" in trained.output
     assert "training will take about " in trained.output
-    assert (here / "runs/my/biascon+ce/seed-0/classifier.safetensors").is_file()
+    assert (here / "runs/my/fairmargin/seed-0/classifier.safetensors").is_file()
     compared = say("compare", "--dataset", str(file), "--seeds", "1", *fitted)
     assert compared.exit_code == 0, compared.output
     assert "reported classifier" in compared.output
     methods = sorted(path.name for path in (here / "runs/my").iterdir() if path.is_dir())
-    assert methods == ["biascon+ce", "ce"]
+    assert methods == ["ce", "fairmargin"]
     page = (here / "runs/my/report.html").read_text()
     assert "by the classifier that each run reports" in page
 

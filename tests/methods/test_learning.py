@@ -91,6 +91,7 @@ SETTINGS = {
 }
 
 MARGINS = {  # that a method must be ahead of cross-entropy by; about two thirds of what it is
+    "fairmargin": 0.7,
     "ce+fairkl": 0.7,
     "gce+fairkl": 0.7,
     "logit-adjusted+fairkl": 0.7,

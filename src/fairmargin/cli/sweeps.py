@@ -74,7 +74,9 @@ class RunOptions:
             say(note)
         names, bias = USUAL_METHODS, self.bias
         if chosen.data.name == "folder":
-            names = ",".join(dict.fromkeys(["ce", chosen.method.name]))
+            # Where nothing is known of the bias, the default is cross-entropy by another name.
+            others = [] if chosen.unknown_bias else [chosen.method.name]
+            names = ",".join(dict.fromkeys(["ce", *others]))
             bias = chosen.data.bias
         return replace(self, methods=names, bias=bias)
 

@@ -21,10 +21,8 @@ KEPT_SIDES = range(16, 41)
 # Training images that a run sees in all, and the epochs that this may lead to.
 SEEN_IMAGES = 60_000
 LEAST_EPOCHS, MOST_EPOCHS = 8, 60
-# What is trained with bias labels, with bias features, and without knowledge of the bias.
-WITH_LABELS = "biascon+ce"
-WITH_SCORES = "eps-supinfonce+fairkl"
-WITHOUT = "ce"
+# What is trained: it uses bias labels or features, and is cross-entropy without either.
+METHOD = "fairmargin"
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,10 @@ def own_defaults(data: Mapping[str, Any]) -> OwnDefaults:
         side = facts.side
     kind = kind_of(side)
     bias = str(data.get("bias", "labels"))
-    method, why = choose_method(facts, bias)
-    layer: dict[str, Any] = {"method": {"name": method}}
+    layer: dict[str, Any] = {"method": {"name": METHOD}}
     if kind == "tiny" and given_size is None and side in KEPT_SIDES:
         layer["data"] = {"image_size": side}
-    notes = {"method": f"method: {method}, because {why}"}
+    notes = {"method": f"method: {METHOD}, {how_it_trains(facts, bias)}"}
     if facts is not None and facts.images:
         layer["train"] = {"epochs": epochs_for(facts.images)}
         notes["size"] = (
@@ -117,23 +114,24 @@ def gives_labels(facts: OwnFacts | None, bias: str) -> bool:
     return bias not in ("none", "scores")
 
 
-def choose_method(facts: OwnFacts | None, bias: str) -> tuple[str, str]:
-    """Return a method, and why, by what is known of the bias.
+def how_it_trains(facts: OwnFacts | None, bias: str) -> str:
+    """Return what the method does of itself with what is known of the bias, and why.
 
     Args:
         facts: of the table; None if it could not be read.
         bias: `data.bias`.
     """
     if bias == "scores":
-        return WITH_SCORES, "it takes bias scores"
+        return "with the bias scores"
     if bias == "labels" and not has_labels(facts):
+        why = "the table has no bias column, and no shortcut is known"
         if facts is not None and facts.biases == 1:
-            return WITHOUT, "the bias column has one value only, so nothing can be balanced"
-        return WITHOUT, "the table has no bias column, and no shortcut is known"
+            why = "the bias column has one value only, so nothing can be balanced"
+        return f"as plain cross-entropy: {why}"
     if bias == "none":
-        return WITHOUT, "--bias none hides what is known of the bias"
+        return "as plain cross-entropy: --bias none hides what is known of the bias"
     if bias == "labels":
         assert facts is not None
         share = "" if facts.known > 0.999 else f" for {facts.known:.0%} of the training images"
-        return WITH_LABELS, f"the table names the bias{share} ({facts.biases} values)"
-    return WITH_LABELS, f"--bias {bias} gives bias labels"
+        return f"with the bias that the table names{share} ({facts.biases} values)"
+    return f"with the bias labels of --bias {bias}"

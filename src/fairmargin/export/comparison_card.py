@@ -136,7 +136,8 @@ def knew_bias(run: RunRecord) -> str:
         return "not known"
     if card.needs == "validation bias labels":
         return "of validation samples"
-    if not card.needs.startswith("bias") and data.get("sampler") not in BY_BIAS:
+    uses = card.uses_bias_labels or card.needs == "bias features"
+    if not uses and data.get("sampler") not in BY_BIAS:
         return "no"
     return {"labels": "yes", "none": "no"}.get(given, f"no; {given}")
 

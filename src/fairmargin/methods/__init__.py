@@ -19,6 +19,7 @@ from fairmargin.methods.blind_eye import BlindEye
 from fairmargin.methods.cnc import CnC
 from fairmargin.methods.dfa import DFA
 from fairmargin.methods.dfr import DFR
+from fairmargin.methods.fairmargin import build_fairmargin
 from fairmargin.methods.flac import FLAC
 from fairmargin.methods.group_dro import GroupDRO
 from fairmargin.methods.held_out import build_afr, build_self
@@ -35,6 +36,7 @@ from fairmargin.methods.sin import SINProxy, build_sin
 from fairmargin.methods.xrm import XRMTwins
 
 METHODS: dict[str, Callable[..., Method]] = {
+    "fairmargin": build_fairmargin,
     **OBJECTIVES,  # the rows of objectives.py; those that need no bias also with "+fairkl"
     "lnl": LNL,
     "jtt": JTT,

@@ -31,6 +31,7 @@ Needs = Literal[
     "bias features",
     "bias labels or features",
     "validation bias labels",
+    "what is known of the bias",
     "–",
 ]
 
@@ -156,6 +157,11 @@ class MethodCard:
     def needs_bias_labels(self) -> bool:
         """Whether a dataset without bias labels, and without bias features, is refused."""
         return "bias labels" in self.needs
+
+    @property
+    def uses_bias_labels(self) -> bool:
+        """Whether bias labels of the training samples change what is learned, where there are."""
+        return self.needs.startswith("bias labels") or self.needs == "what is known of the bias"
 
     @property
     def source(self) -> str:

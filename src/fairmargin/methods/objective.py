@@ -34,6 +34,7 @@ class Objective(Method):
         fairkl: the regulariser, or None.
         second: the stream of batches the row's pairs come from, or None for the ordinary one.
         bounds: gives the bounds of the information from (z, labels or None), for the log.
+        prepare: changes a batch before the encoder sees it; by default it stays as it is.
     """
 
     # As in the authors' code: the probe does not follow the encoder's schedule.
@@ -64,10 +65,11 @@ class Objective(Method):
         fairkl: losses.FairKL | None = None,
         second: SecondStream | None = None,
         bounds: Callable[..., losses.InformationBounds] | None = None,
+        prepare: Callable[[Batch], Batch] = lambda batch: batch,
     ) -> None:
         super().__init__()
         self.name, self.row, self.loss = name, row, loss
-        self.second, self.bounds = second, bounds
+        self.second, self.bounds, self.prepare = second, bounds, prepare
         self.views, self.needs, self.sampler = row.views, row.needs, row.sampler
         self.alpha, self.beta, self.fairkl_weight = alpha, beta, fairkl_weight
         compares = row.learns != "classifier" or row.regularised or fairkl is not None
@@ -114,6 +116,7 @@ class Objective(Method):
 
     def updates(self, batch: Batch, step: int) -> Iterator[tuple[str, Tensor]]:
         """Yield the sum of losses, then the loss of the probe, if there is one."""
+        batch = self.prepare(batch)
         x = self._see(batch, step)
         paired = x if self.second is None else self._see(self._second_of(batch), step)
         loss = self.loss(paired)

@@ -1,8 +1,8 @@
 """What to train people's own images with when nobody knows the bias: the audit looks for one.
 
 `fairmargin train --dataset my.csv`, with a table that names no bias and a user who names no method:
-if the audit of the training images finds a shortcut, its groups become the bias labels, and the
-method is the one for bias labels. Otherwise cross-entropy is trained, and both are said.
+if the audit of the training images finds a shortcut, its groups become the bias labels. Otherwise
+the default method trains as plain cross-entropy, and both are said.
 """
 
 from collections.abc import Callable

@@ -330,9 +330,9 @@ class FairMarginClassifier(
         return Data(train, valid, empty, info, inputs.views(self.views), inputs.views())
 
     def _warn_of_bias(self, info: DataInfo) -> None:
-        needs_bias = card_of(self.method).needs.startswith("bias labels")
+        uses_bias = card_of(self.method).uses_bias_labels
         values_of_class = (info.counts > 0).sum(1)
-        if needs_bias and info.bias_names and int(values_of_class.max()) < 2:
+        if uses_bias and info.bias_names and int(values_of_class.max()) < 2:
             warnings.warn(
                 "in every class the bias has one value only, so nothing tells the bias from the "
                 f"class and {self.method} cannot; add samples whose bias differs from that of "
