@@ -27,21 +27,21 @@ def test_demo_shows_the_problem_and_the_cure(tmp_path, monkeypatch):
     out = tmp_path / "deep" / "demo"
     result = runner.invoke(app, ["demo", "--out", str(out)])
     assert result.exit_code == 0, result.output
-    assert "eps-supinfonce+fairkl" in result.output
+    assert "fairmargin" in result.output
     assert f"report: {out / 'report.html'}" in result.output.replace("\n", "")
     accuracy = {
         method: json.loads((out / "runs" / method / "seed-0" / "result.json").read_text("utf-8"))[
             "test"
         ]["own"]["accuracy"]
-        for method in ("ce", "eps-supinfonce+fairkl")
+        for method in ("ce", "fairmargin")
     }
     gap = (
-        accuracy["eps-supinfonce+fairkl"]["cell-mean"]["value"]
+        accuracy["fairmargin"]["cell-mean"]["value"]
         - accuracy["ce"]["cell-mean"]["value"]
     )
     assert gap > 0.25
     page = (out / "report.html").read_text("utf-8")
-    assert "ε-SupInfoNCE" in page
+    assert "FairMargin" in page
     assert "is right" in page
 
 

@@ -85,7 +85,7 @@ class TestOutOfRange:
     )
     def test_is_refused_with_the_limit(self, change, says):
         with pytest.raises(ConfigError) as caught:
-            load(dataset="biased-mnist-mini", overrides=[change])
+            load(dataset="biased-mnist-mini", method="eps-supinfonce+fairkl", overrides=[change])
         assert says in str(caught.value)
 
     def test_a_list_is_not_endless(self):

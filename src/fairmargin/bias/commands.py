@@ -6,7 +6,7 @@ from fairmargin.config import Config, load, toml
 from fairmargin.data import OWN
 
 # What uses inferred bias labels, where the user has named no method.
-METHOD = "eps-supinfonce+fairkl"
+METHOD = "fairmargin"
 
 
 def scores_command(config: Config) -> str:

@@ -33,7 +33,7 @@ def compare(
         str | None,
         typer.Option(
             help='Names from "fairmargin list methods", comma-separated, or all. By default ce, '
-            "eps-supinfonce and eps-supinfonce+fairkl; for your own images ce and what "
+            "eps-supinfonce+fairkl and fairmargin; for your own images ce and what "
             '"fairmargin train" would choose.'
         ),
     ] = None,

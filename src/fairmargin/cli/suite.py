@@ -14,7 +14,7 @@ from fairmargin.runtime.whole import write_text
 if TYPE_CHECKING:
     from fairmargin.sweep.base import Engine
 
-USUAL = "ce,group-balanced,group-dro,biascon+ce,eps-supinfonce+fairkl,lff,jtt"
+USUAL = "ce,group-balanced,group-dro,fairmargin,eps-supinfonce+fairkl,lff,jtt,fairmargin@bias=auto"
 
 
 @with_engine
@@ -23,7 +23,7 @@ def suite(
         str,
         typer.Option(
             help="Methods, comma-separated; each may have settings: "
-            "biascon+ce@bias=auto, lff@train.epochs=20 (docs/suite.md)."
+            "fairmargin@bias=auto, lff@train.epochs=20 (docs/suite.md)."
         ),
     ] = USUAL,
     tasks: Annotated[

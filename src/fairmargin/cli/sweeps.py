@@ -21,7 +21,7 @@ Methods = Annotated[
 ]
 
 # What "fairmargin compare" compares on a dataset of the catalog.
-USUAL_METHODS = "ce,eps-supinfonce,eps-supinfonce+fairkl"
+USUAL_METHODS = "ce,eps-supinfonce+fairkl,fairmargin"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def tune(
     file: File = None,
     dataset: Dataset = None,
-    methods: Methods = "eps-supinfonce+fairkl",
+    methods: Methods = "fairmargin",
     network: Network = None,
     bias: Bias = None,
     trials: Annotated[int, typer.Option(help="Number of trials of each method.")] = 12,

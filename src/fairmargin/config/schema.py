@@ -229,7 +229,7 @@ class MethodConfig(Named):
     """The method."""
 
     what = "method"
-    name: str = setting("eps-supinfonce+fairkl", "method; options: its builder's keywords")
+    name: str = setting("fairmargin", "method; options: its builder's keywords")
 
     @classmethod
     def builders(cls) -> Mapping[str, Callable[..., Any]]:

@@ -19,7 +19,6 @@ from fairmargin.methods.blind_eye import BlindEye
 from fairmargin.methods.cnc import CnC
 from fairmargin.methods.dfa import DFA
 from fairmargin.methods.dfr import DFR
-from fairmargin.methods.fairmargin import build_fairmargin
 from fairmargin.methods.flac import FLAC
 from fairmargin.methods.group_dro import GroupDRO
 from fairmargin.methods.held_out import build_afr, build_self
@@ -30,6 +29,7 @@ from fairmargin.methods.learned_mixin import LearnedMixin
 from fairmargin.methods.lff import LfF
 from fairmargin.methods.lnl import LNL
 from fairmargin.methods.rebias import ReBias
+from fairmargin.methods.recommended import build_fairmargin
 from fairmargin.methods.row_builders import OBJECTIVES
 from fairmargin.methods.rubi import RUBi
 from fairmargin.methods.sin import SINProxy, build_sin

@@ -13,7 +13,6 @@ from fairmargin.methods import (
     cnc,
     dfa,
     dfr,
-    fairmargin,
     flac,
     group_dro,
     held_out,
@@ -24,6 +23,7 @@ from fairmargin.methods import (
     lff,
     lnl,
     rebias,
+    recommended,
     rubi,
     sin,
     xrm,
@@ -43,7 +43,7 @@ def _with_costs(cards: Mapping[str, MethodCard]) -> dict[str, MethodCard]:
 
 CARDS: dict[str, MethodCard] = _with_costs(
     {
-        "fairmargin": fairmargin.CARD,
+        "fairmargin": recommended.CARD,
         **OBJECTIVE_CARDS,  # the rows of objectives.py, also with "+fairkl"
         "lnl": lnl.CARD,
         "blind-eye": blind_eye.CARD,

@@ -9,7 +9,7 @@ from fairmargin.runtime.terminal import Console
 from fairmargin.sweep.compare import compare, summaries, table
 
 DATASET = "biased-mnist-mini"
-METHODS = ("ce", "eps-supinfonce+fairkl")
+METHODS = ("ce", "fairmargin")
 STORY = (
     "In the training images the background colour gives the digit away: 95 of 100 sevens, say, "
     "stand on the same colour. In the test images every colour is equally likely. Both methods see "

@@ -27,10 +27,10 @@ from fairmargin.methods.row_losses import biascon, cross_entropy, softcon
 
 CARD = MethodCard(
     "FairMargin",
-    "this library: cross-entropy, BiasCon and FairKL on balanced batches",
+    "this library",
     "–",
     "what is known of the bias",
-    file="fairmargin.py",
+    file="recommended.py",
     options={
         "alpha": OptionCard("α, the weight of BiasCon, or of SoftCon", FROM_ZERO, Between(0.1, 10)),
         "lambda": OptionCard("λ, the weight of FairKL", FROM_ZERO, Between(0.1, 10)),
