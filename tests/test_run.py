@@ -277,6 +277,8 @@ def test_evaluate_repeats_the_result_and_looks_at_other_data(finished, tmp_path)
         ),
         (["--set", "train.batch_size=1"], "compares samples with each other"),
         (["--set", "train.device=cuda:7"], "train.device=cuda:7 cannot be used here"),
+        (["--set", "train.device=meta"], "train.device=meta cannot be used here"),
+        (["--set", "train.device=hpu"], "train.device=hpu cannot be used here"),
         (["--set", "train.batch_size=9000", "--set", "train.drop_last=true"], "leaves no batch"),
         (["--method", "simclr"], "compares views of one image"),
     ],

@@ -33,10 +33,17 @@ def settled(cosines: Tensor) -> Tensor:
 def unit(x: Tensor) -> Tensor:
     """Return rows scaled to length 1; a zero row stays zero, with a finite gradient.
 
-    Rows of any length will do: squares neither overflow nor vanish.
+    Rows of any length will do: squares neither overflow nor vanish. Rows whose entries are all
+    subnormal (below 1.2e-38 in float32) count as zero: their gradient would be infinite.
     """
     z: Tensor = _Unit.apply(x)[0]
     return z
+
+
+def lengths(x: Tensor) -> Tensor:
+    """Return the length of each row; squares neither overflow nor vanish."""
+    z, length = _Unit.apply(x)
+    return torch.where((z != 0).any(-1), length[..., 0], 0)
 
 
 def power_of_two(size: Tensor) -> Tensor:

@@ -185,6 +185,31 @@ def test_chunks_make_no_difference_and_progress_reaches_the_end(monkeypatch):
     assert [one.name for one in parts] == list(attributes.STATISTICS)
 
 
+def one_file(path) -> FileSplit:
+    return FileSplit(
+        [path], torch.zeros(1).long(), lambda path: torch.zeros(3, 8, 8, dtype=torch.uint8)
+    )
+
+
+@pytest.mark.parametrize("ending", ["png", "webp"])
+def test_broken_exif_says_nothing(ending, tmp_path):
+    """Such a picture can be decoded, so that it is trained on, and audited."""
+    path = tmp_path / f"a.{ending}"
+    Image.new("RGB", (10, 20)).save(path, exif=b"Exif\0\0no TIFF header")
+    found = {one.name: one for one in file_attributes(one_file(path), torch.tensor([0]))}
+    assert found["picture size"].values.tolist() == [[10, 20]]
+    assert not set(found) & set(attributes.EXIF)
+
+
+def test_a_picture_above_the_limit_of_pillow_has_a_size(tmp_path, monkeypatch):
+    """Whoever raises `data.largest_image` has it raised here too."""
+    path = tmp_path / "a.png"
+    Image.new("RGB", (30, 20)).save(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    found = {one.name: one for one in file_attributes(one_file(path), torch.tensor([0]))}
+    assert found["picture size"].values.tolist() == [[30, 20]]
+
+
 def test_files_tell_size_and_type(tmp_path):
     paths = [tmp_path / "a.png", tmp_path / "b.JPG", tmp_path / "c.png"]
     for path, (width, height) in zip(paths, [(10, 20), (30, 20), (10, 10)], strict=True):

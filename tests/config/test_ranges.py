@@ -123,6 +123,12 @@ class TestDepth:
         with pytest.raises(ConfigError, match=r"deep\.toml: tables and lists are nested"):
             load(file)
 
+    def test_of_a_file_that_never_ends_is_limited(self, tmp_path):
+        file = tmp_path / "long.toml"
+        file.write_bytes(bytes((1 << 20) + 1))
+        with pytest.raises(ConfigError, match=r"long\.toml has more than 1 MiB"):
+            load(file)
+
     def test_of_a_key_is_limited(self):
         with pytest.raises(ConfigError, match="nested more than 50 deep"):
             load(overrides=[f"{'a.' * 3000}b=1"])

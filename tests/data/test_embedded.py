@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fairmargin.cli.app import app
-from fairmargin.data import build
+from fairmargin.data import build, embedded
 from fairmargin.data.drafts import Columns
-from fairmargin.data.embedded import embedded_drafts, holds_images
+from fairmargin.data.embedded import _batches, embedded_drafts, holds_images
 from fairmargin.data.problems import BadManifest
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -138,6 +139,47 @@ def test_a_changed_table_is_unpacked_again(tmp_path):
     assert build("folder", file, test_fraction=0.5).info.notes["unpacked"] == first
     parquet.write_table(rows(6), file)
     assert build("folder", file, test_fraction=0.5).info.notes["unpacked"] != first
+
+
+def test_a_table_exchanged_at_equal_size_and_time_is_unpacked_again(tmp_path):
+    file = tmp_path / "x.parquet"
+    parquet.write_table(rows(4), file, compression="none")
+    before = file.stat()
+    first = build("folder", file, test_fraction=0.5).train.images(torch.arange(2))
+    parquet.write_table(rows(4, start=4), file, compression="none")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    again = build("folder", file, test_fraction=0.5).train.images(torch.arange(2))
+    assert not torch.equal(first, again)
+
+
+def test_a_small_table_of_many_long_values_is_not_unpacked(tmp_path, monkeypatch):
+    """One image of zeros, which the table names five hundred times."""
+    monkeypatch.setenv("FAIRMARGIN_LARGEST_ARRAYS", "0.01")
+    file = tmp_path / "x.parquet"
+    images = pyarrow.array([bytes(100_000)] * 500, pyarrow.binary())
+    table = pyarrow.table({"image": images, "label": ["a"] * 500})
+    parquet.write_table(table, file, compression="zstd")
+    assert file.stat().st_size < 10_000
+    with pytest.raises(ValueError, match=r"unpacks to .* raise the limit with FAIRMARGIN_LARGEST"):
+        embedded_drafts(file, Columns())
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_rows_in_memory_are_fewer_where_a_value_may_be_long(tmp_path, monkeypatch):
+    file = tmp_path / "x.parquet"
+    parquet.write_table(rows(40), file)
+    assert [len(batch) for batch in _batches(file, ["label"])] == [40]
+    monkeypatch.setattr(embedded, "AT_ONCE", 1)
+    assert [len(batch) for batch in _batches(file, ["label"])] == [1] * 40
+
+
+def test_a_date_that_python_cannot_hold_is_said(tmp_path):
+    days = pyarrow.array([2**31 - 1] * 4, pyarrow.date32())
+    file = tmp_path / "x.parquet"
+    parquet.write_table(rows(4, names=False).set_column(1, "label", days), file)
+    with pytest.raises(BadManifest, match=r"x\.parquet: a value of it cannot be read"):
+        build("folder", file, test_fraction=0.5)
 
 
 def test_other_tables_and_folders_stay_what_they_were(tmp_path):

@@ -231,6 +231,29 @@ def test_losses_that_do_not_normalize_are_finite_or_refused_at_any_size():
         losses.l_softmax(z * 1e38, z[:3], y)
 
 
+@pytest.mark.parametrize("size", [1e-34, 1e-25, 1e19, 1e25, 1e36])
+def test_l_softmax_is_right_at_any_size(size):
+    """Lengths of features beyond 1.8e19 were infinite, and cosines of those below 1e-19 zero."""
+    generator = torch.Generator().manual_seed(3)
+    z = torch.randn(12, 4, generator=generator)
+    w = torch.randn(3, 4, generator=generator)
+    y = torch.arange(12) % 3
+    x = (z * size).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    value, expected = losses.l_softmax(x, w, y), losses.l_softmax(exact, w.double(), y)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
+    (slope,) = torch.autograd.grad(value, x)
+    (expected_slope,) = torch.autograd.grad(expected, exact)
+    assert torch.allclose(slope.double(), expected_slope, rtol=1e-3, atol=1e-5)
+
+
+def test_l_softmax_refuses_what_only_its_margin_makes_too_large():
+    """The logits are finite, and −7 times the length is not."""
+    h, w = torch.tensor([[1e38, 0.0]]), torch.tensor([[-1.0, 0.0], [0.0, 1.0]])
+    with pytest.raises(ValueError, match=r"overflow torch\.float32"):
+        losses.l_softmax(h, w, torch.tensor([0]))
+
+
 def test_hsic_of_features_far_from_the_origin_is_as_exact_as_near_it():
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(16, 4, generator=generator)

@@ -100,6 +100,22 @@ def test_links_that_appear_after_the_look_are_not_followed(run, victim):
     assert victim.read_text() == "mine\n"
 
 
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
+def test_a_hard_link_is_not_written_through(name, run, victim, tmp_path, monkeypatch):
+    """Both files are changed in place; a copy made with "cp -al" has them in common."""
+    monkeypatch.chdir(tmp_path)
+    (run / name).unlink(missing_ok=True)
+    os.link(victim, run / name)
+    with pytest.raises(OSError, match="hard link"), RunFolder(run).create().lock():
+        pass
+    with pytest.raises(LinkError, match="hard link"):
+        Metrics(victim).truncate(0)
+    assert victim.read_text() == "mine\n"
+    # Reading changes nothing.
+    with open_plain(run / name, "rb") as file:
+        assert file.read() == b"mine\n"
+
+
 def test_writing_replaces_a_link_and_follows_none(tmp_path, victim):
     target = tmp_path / "out.txt"
     target.symlink_to(victim)

@@ -135,6 +135,14 @@ def test_deep_nesting_is_a_message(run):
         RunRecord.read(run)
 
 
+@pytest.mark.parametrize("name", ["config.toml", "data.json", "environment.json"])
+def test_a_number_of_thousands_of_digits_names_its_file(name, run):
+    digits = "9" * 5000
+    (run / name).write_text(f"seed = {digits}" if name == "config.toml" else f'{{"a": {digits}}}')
+    with pytest.raises(RunError, match=rf"{name} is not valid"):
+        RunRecord.read(run)
+
+
 def test_damaged_events(run):
     (run / "metrics.jsonl").write_text('{"event": "train", "step": "one"}\n')
     with pytest.raises(RunError, match="line 1 is damaged: step is 'one', not a whole number"):

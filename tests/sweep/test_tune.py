@@ -405,6 +405,28 @@ class TestOptuna:
         other = self.advance(self.open(tmp_path / "b", seed=1), 3)
         assert other[1] != found[1]
 
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda text: "no JSON\n" + text,
+            lambda text: "[]\n" + text,
+            lambda text: "{}\n" + text,
+            lambda text: '{"op_code": 99, "worker_id": "a"}\n' + text,
+            lambda text: "[" * 100_000 + "\n" + text,
+            lambda text: text.replace('"values":[', '"values":["x",'),
+            lambda text: text.replace('"values":[', '"values":[NaN,'),
+            lambda text: text.replace('"values":[', '"values":[[],'),
+        ],
+    )
+    def test_a_damaged_journal_is_named(self, damage, tmp_path):
+        file = tmp_path / "trials.log"
+        self.advance(self.open(file), 2)
+        changed = damage(file.read_text("utf-8"))
+        assert changed != file.read_text("utf-8")
+        file.write_text(changed, "utf-8")
+        with pytest.raises(ValueError, match=r"trials\.log is damaged .*put a whole copy back"):
+            self.open(file).finished()
+
     @pytest.mark.slow
     def test_the_whole_command(self, tmp_path):
         words = [word for change in SMALL for word in ("--set", change)]

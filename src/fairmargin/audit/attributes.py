@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairmargin.audit.section import Progress, silent
-from fairmargin.data.decode import FORMATS
-from fairmargin.data.members import open_bytes, size_of
+from fairmargin.data.decode import opened
+from fairmargin.data.members import size_of
 from fairmargin.data.split import FileSplit, Split
 from fairmargin.data.table import find_column, natural_order, read_table
 from fairmargin.runtime.threads import one_thread
@@ -282,10 +282,10 @@ def file_attributes(split: Split, index: Tensor, progress: Progress = silent) ->
     written: dict[str, list[str]] = {name: [] for name in EXIF}
     for row, i in enumerate(index.tolist()):
         path = split.paths[i]
-        # This reads the header only.
-        with Image.open(open_bytes(path), formats=FORMATS) as image:
+        # This reads the header only: there is nothing that a limit would have to keep out.
+        with opened(path, math.inf) as image:
             facts[row] = *image.size, math.log10(size_of(path))
-            tags = image.getexif()
+            tags = _tags(image)
         for name, tag in EXIF.items():
             written[name].append(str(tags.get(tag, "")).strip("\0 ") or EMPTY)
         kinds.append(path.suffix.lower())
@@ -299,6 +299,15 @@ def file_attributes(split: Split, index: Tensor, progress: Progress = silent) ->
         _category("file type", "file", kinds),
         *(_category(name, "file", texts) for name, texts in written.items() if _says(texts)),
     ]
+
+
+def _tags(image: Image.Image) -> Mapping[int, object]:
+    """What EXIF says of a picture; nothing if it is broken, as for whoever decodes it."""
+    try:
+        return image.getexif()
+    # Pillow raises many kinds of errors for broken metadata.
+    except Exception:
+        return {}
 
 
 def _says(texts: Sequence[str]) -> bool:

@@ -30,6 +30,8 @@ from fairmargin.runtime.whole import refuse_links
 # Most tables and lists within each other; no configuration needs ten.
 DEEPEST = 50
 TOO_DEEP = f"tables and lists are nested more than {DEEPEST} deep; no key needs that"
+# Bytes of a configuration file.
+LARGEST = 1 << 20
 # Keys that were spelled differently in 0.1.0; still read from files, run folders and --set.
 OLD_KEYS = {"optimiser": "optimizer", "normalise": "normalize"}
 # Beside one of these a configuration was written by a run.
@@ -417,7 +419,10 @@ def _read(file: Path) -> Layer:
         hint = f"; did you mean {file / 'config.toml'}?" if (file / "config.toml").is_file() else ""
         raise ConfigError(f"{file} is a folder, not a configuration file{hint}")
     try:
-        text = file.read_text("utf-8-sig")
+        # Some devices never end. A pipe may be read: train <(command).
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST + 1)
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration file {file}") from None
     except UnicodeDecodeError:
@@ -426,6 +431,8 @@ def _read(file: Path) -> Layer:
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    if len(content) > LARGEST:
+        raise ConfigError(f"{file} has more than {LARGEST >> 20} MiB; is it a configuration?")
     try:
         return _renamed(parse_toml(text))
     except ConfigError as error:

@@ -32,11 +32,15 @@ from fairmargin.data.problems import BadManifest, RowProblem
 from fairmargin.data.sources import data_root
 from fairmargin.data.table import cell_text, find_column
 from fairmargin.data.webdataset import has_image_files, shard_drafts, shards
+from fairmargin.runtime.limits import check_unpacked
 
 PARQUET = (".parquet", ".pq")
 ENDINGS = (*PARQUET, ".arrow")
-# Rows in memory at a time.
+# Rows in memory at a time, and bytes of theirs if each were as long as all of its column.
 ROWS = 256
+AT_ONCE = 256 << 20
+# Images are compressed already: tables that unpack to so many times their size hold something else.
+TIMES = 10
 # Written last: a folder without it is not whole.
 COMPLETE = "complete"
 
@@ -168,15 +172,33 @@ def _batches(file: Path, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
     """Rows in parts, with these columns only."""
     reader = _open(file)
     if hasattr(reader, "iter_batches"):
-        for batch in reader.iter_batches(ROWS, columns=columns):
-            yield batch.to_pylist()
+        for batch in reader.iter_batches(_rows_at_once(reader.metadata), columns=columns):
+            yield _python(file, batch)
         return
     if hasattr(reader, "num_record_batches"):
         reader = map(reader.get_batch, range(reader.num_record_batches))
     for batch in reader:
         chosen = batch.select(columns)
         for start in range(0, chosen.num_rows, ROWS):
-            yield chosen.slice(start, ROWS).to_pylist()
+            yield _python(file, chosen.slice(start, ROWS))
+
+
+def _rows_at_once(metadata: Any) -> int:
+    """Rows that fit into memory, whatever they hold: a Parquet file can repeat a long value."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    longest = max((column.total_uncompressed_size for column in columns), default=1)
+    return min(max(AT_ONCE // max(longest, 1), 1), ROWS)
+
+
+def _python(file: Path, batch: Any) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+        return rows
+    # Dates after the year 9999, time zones that nobody knows, text that is not UTF-8.
+    except (ValueError, OverflowError) as error:
+        problem = RowProblem(None, str(file), f"a value of it cannot be read: {error}")
+        raise BadManifest([problem], str(file)) from error
 
 
 def _image_column(schema: Any) -> str | None:
@@ -215,12 +237,19 @@ def _digest(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         found = file.stat()
-        digest.update(f"{file.absolute()}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+        # The time of the change, too: it cannot be set back, as that of the content can.
+        times = f"{found.st_mtime_ns}\0{found.st_ctime_ns}\0{found.st_ino}"
+        line = f"{file.absolute()}\0{found.st_size}\0{times}\n"
+        # A name on the disk need not be UTF-8.
+        digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 
 def _unpack(files: Sequence[Path], target: Path) -> None:
-    """Write the bytes of every image to TARGET/FILE/ROW, whole or not at all."""
+    """Write the bytes of every image to TARGET/FILE/ROW, whole or not at all.
+
+    Raises `TooLarge` if that is much more than the tables are.
+    """
     if (target / COMPLETE).is_file():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -228,6 +257,7 @@ def _unpack(files: Sequence[Path], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="part-") as folder:
         part = Path(folder) / "images"
         for number, file in enumerate(files):
+            written = 0
             column = _needed_image_column(file)
             inside = part / str(number)
             inside.mkdir(parents=True)
@@ -236,8 +266,12 @@ def _unpack(files: Sequence[Path], target: Path) -> None:
                 for cells in batch:
                     row += 1
                     content = _bytes(cells[column])
-                    if content:
-                        (inside / str(row)).write_bytes(content)
+                    if not content:
+                        continue
+                    written += len(content)
+                    if written > TIMES * file.stat().st_size:
+                        check_unpacked(file, written)
+                    (inside / str(row)).write_bytes(content)
         (part / COMPLETE).touch()
         try:
             part.rename(target)

@@ -6,14 +6,19 @@ import importlib
 import math
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from fairmargin.data.problems import BadManifest, RowProblem
+from fairmargin.runtime.limits import ARRAYS, GIB, TooLarge, check_unpacked, limit
 
 # A .csv is read with the first of these that its header has.
 DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 PARQUET = (".parquet", ".pq")
+# Rows of a Parquet table read at a time, and bytes that a cell takes beside its characters.
+ROWS = 4096
+CELL_BYTES = 150
 
 Rows = list[tuple[int, list[str]]]
 
@@ -76,12 +81,62 @@ def _parquet(path: Path) -> tuple[list[str], Rows]:
             f'{path}: Parquet needs an extra: pip install "fairmargin[parquet]"; or save it as CSV'
         ) from None
     try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError) as error:
+        names = _texts_of(parquet.ParquetFile(path).schema)
+        # A value that is repeated is kept once: some bytes of a file can repeat it a million times.
+        file = parquet.ParquetFile(path, read_dictionary=names)
+        return list(file.schema_arrow.names), _cells(path, file)
+    except (BadManifest, TooLarge):
+        raise
+    except (OSError, ValueError, LookupError, NotImplementedError, TypeError) as error:
         raise _bad_table(path, None, f"not a Parquet table: {error}") from error
-    columns = [map(cell_text, column.to_pylist()) for column in table.columns]
-    rows = [list(cells) for cells in zip(*columns, strict=True)]
-    return list(table.column_names), list(enumerate(rows, start=1))
+
+
+def _texts_of(schema: Any) -> list[str]:
+    """Names of the columns that hold texts or bytes."""
+    columns = [schema.column(i) for i in range(len(schema))]
+    return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+
+
+def _cells(path: Path, file: Any) -> Rows:
+    """The rows of a Parquet file as text; `TooLarge` if they are more than the limit."""
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+    size = values * CELL_BYTES
+    check_unpacked(path, size)
+    most = limit(ARRAYS) * GIB
+    rows: Rows = []
+    for batch in file.iter_batches(ROWS):
+        columns = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            texts = []
+            for row, cell in enumerate(column, start=len(rows) + 1):
+                text = arrow_text(path, row, name, cell)
+                size += len(text)
+                # Looked at here too, because one value of a batch may be as long as the file says.
+                if size > most:
+                    check_unpacked(path, size)
+                texts.append(text)
+            columns.append(texts)
+        cells = map(list, zip(*columns, strict=True))
+        rows += enumerate(cells, start=len(rows) + 1)
+    return rows
+
+
+def arrow_text(path: Path, row: int, column: str, cell: Any) -> str:
+    """Write a value of PyArrow as text.
+
+    Args:
+        path: the table, for the message.
+        row: from 1, for the message.
+        column: its name, for the message.
+        cell: a scalar of PyArrow.
+    """
+    try:
+        return cell_text(cell.as_py())
+    # Dates after the year 9999, time zones that nobody knows, text that is not UTF-8.
+    except (ValueError, OverflowError) as error:
+        reason = f'column "{column}" has a {cell.type} that cannot be read: {error}'
+        raise _bad_table(path, row, reason) from error
 
 
 def cell_text(value: object) -> str:
@@ -142,6 +197,7 @@ def natural_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(unique, key=lambda name: (_words_and_numbers(name), name)))
 
 
-def _words_and_numbers(name: str) -> list[int | str]:
+def _words_and_numbers(name: str) -> list[Decimal | str]:
     parts = re.split(r"(\d+)", name)
-    return [int(part) if part.isdecimal() else part.casefold() for part in parts]
+    # Python makes no int of more than 4300 digits.
+    return [Decimal(part) if part.isdecimal() else part.casefold() for part in parts]

@@ -12,7 +12,7 @@ from fairmargin.checks import check_choice
 from fairmargin.losses._looks import checked
 from fairmargin.losses.choices import Norm, Scores
 from fairmargin.losses.inputs import check_classes, check_matrix
-from fairmargin.vectors import full_precision
+from fairmargin.vectors import full_precision, lengths
 
 # Norm of a gradient, dual to the norm of the distance.
 DUAL_NORM: dict[Norm, float] = {"l1": math.inf, "l2": 2.0, "linf": 1.0}
@@ -63,19 +63,20 @@ def l_softmax(
         return h.sum() + 0 * w.sum()
     with torch.autocast(h.device.type, enabled=False):
         logits = h @ w.T
-        _check_logits(logits)
-        scale = h.norm(dim=1) * w[y].norm(dim=1)
+        scale = lengths(h) * lengths(w[y])
         true = logits.gather(1, y[:, None])[:, 0]
-        cosine = (true / scale.clamp_min(torch.finfo(h.dtype).tiny ** 0.5)).clamp(-1, 1)
+        cosine = (true / torch.where(scale > 0, scale, 1)).clamp(-1, 1)
         psi = (anneal * cosine + angular_margin(cosine, margin)) / (1 + anneal)
-        return F.cross_entropy(logits.scatter(1, y[:, None], (scale * psi)[:, None]), y)
+        value = F.cross_entropy(logits.scatter(1, y[:, None], (scale * psi)[:, None]), y)
+    _check_finite(value)
+    return value
 
 
-def _check_logits(logits: Tensor) -> None:
-    """Raise an error if finite features and weights have products that are not."""
-    if checked(logits) and not bool(logits.isfinite().all()):
+def _check_finite(value: Tensor) -> None:
+    """Raise an error if finite features and weights have a loss that is not."""
+    if checked(value) and not bool(value.isfinite()):
         raise ValueError(
-            f"the logits features @ weight.T overflow {logits.dtype}; the network has diverged, or "
+            f"the logits features @ weight.T overflow {value.dtype}; the network has diverged, or "
             "the features are far too large: lower the learning rate, or scale the features"
         )
 

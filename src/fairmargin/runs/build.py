@@ -70,8 +70,10 @@ def device(name: str) -> torch.device:
             name = "cpu"
     try:
         chosen = torch.device(name)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
+        # A value that is read: the device "meta" makes tensors that hold none.
+        torch.zeros(1, device=chosen).item()
+    # ImportError: the device of a library that is not installed.
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise ValueError(
             f"train.device={name} cannot be used here: {str(error).splitlines()[0]}. "
             "Use cpu, or auto for the best there is; weights of a GPU work on any device"

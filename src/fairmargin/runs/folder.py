@@ -89,6 +89,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             refuse_links(self.path)
+            self.metrics.refuse_links()
             remove([probe])
             with open_plain(probe, "xb") as file:
                 file.write(b"writable")
@@ -265,6 +266,11 @@ class Metrics:
         self.path = path
         # True once the file is known to end with a whole line.
         self._continues = False
+
+    def refuse_links(self) -> None:
+        """Raise a LinkError if lines would be written into a file that has other names, too."""
+        if self.path.exists():
+            open_plain(self.path, "r+b").close()
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one line; numbers that are not finite become null.

@@ -326,7 +326,8 @@ def _refuse_constant(name: str) -> None:
 def _parse_toml(file: Path, text: str) -> dict[str, Any]:
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    # ValueError: no TOML, or a number of more digits than Python reads.
+    except (ValueError, RecursionError) as error:
         raise RunError(
             f"{file} is not valid TOML: {error}. Run the training again, or leave this run out"
         ) from error

@@ -1,18 +1,23 @@
 """How much a file from outside may unpack to. Limits can be raised; each message says how.
 
-A compressed file of some megabytes can hold gigabytes of zeros.
+A compressed file of some megabytes can hold gigabytes of zeros, and a table of some kilobytes can
+repeat a long value a million times.
 """
 
 import os
 import zipfile
 from pathlib import Path
 
-# Variable, and the limit without it, in gibibytes of arrays and in megapixels of a picture.
+# Variable, and the limit without it: gibibytes of arrays or a table, megapixels of a picture.
 ARRAYS = ("FAIRMARGIN_LARGEST_ARRAYS", 4.0)
 IMAGE = ("FAIRMARGIN_LARGEST_IMAGE", 100.0)
 # The key of a configuration that wins over the variable.
 IMAGE_KEY = "data.largest_image"
 GIB, MEGAPIXEL = 1 << 30, 1_000_000
+
+
+class TooLarge(ValueError):
+    """A file unpacks to more than the limit; the message says how to raise it."""
 
 
 def limit(of: tuple[str, float]) -> float:
@@ -35,7 +40,7 @@ def limit(of: tuple[str, float]) -> float:
 
 
 def check_arrays(file: Path) -> None:
-    """Raise a ValueError if an .npz file unpacks to more than the limit; nothing is unpacked.
+    """Raise `TooLarge` if an .npz file unpacks to more than the limit; nothing is unpacked.
 
     Args:
         file: that exists. One that is no zip file is left to whoever reads it.
@@ -45,9 +50,19 @@ def check_arrays(file: Path) -> None:
             size = sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return
+    check_unpacked(file, size)
+
+
+def check_unpacked(file: Path, size: int) -> None:
+    """Raise `TooLarge` if what a file unpacks to is more than the limit for arrays.
+
+    Args:
+        file: for the message.
+        size: in bytes, or a lower bound.
+    """
     most = limit(ARRAYS)
     if size > most * GIB:
-        raise ValueError(
+        raise TooLarge(
             f"{file} unpacks to {size / GIB:.1f} GiB, more than {most:g}; if you trust it, raise "
             f"the limit with {ARRAYS[0]}={-(-size // GIB)}"
         )

@@ -58,9 +58,12 @@ def refuse_links(folder: Path) -> None:
 def open_plain(path: Path, mode: str) -> IO[bytes]:
     """Open a plain file as `open(path, mode)` does, in binary; a LinkError if it is none.
 
+    A file that has other names, too, is refused where it would be changed: hard links lead out of a
+    folder as symbolic ones do.
+
     Args:
         path: its last part is never followed if it is a link.
-        mode: of `open`, with "b".
+        mode: of `open`, with "b" and without "w", which would empty a file before it is looked at.
     """
     try:
         # Not waiting: a pipe without a writer would be waited for, for ever.
@@ -69,9 +72,16 @@ def open_plain(path: Path, mode: str) -> IO[bytes]:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
             raise LinkError(_refusal(path)) from None
         raise
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    facts = os.fstat(file.fileno())
+    if not stat.S_ISREG(facts.st_mode):
         file.close()
         raise LinkError(_refusal(path))
+    if file.writable() and facts.st_nlink > 1:
+        file.close()
+        raise LinkError(
+            f"{path} is a hard link: the same file has other names, and what is written here would "
+            "change it there. Put a copy in its place, or remove it"
+        )
     return file
 
 

@@ -15,6 +15,8 @@ from fairmargin.runtime.whole import WriteError, open_plain
 
 RANDOM_TRIALS = 5  # before the estimator has something to estimate from
 DIGITS = 3  # significant digits of a suggested number
+# What Optuna raises for a journal with other content than its own.
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, AssertionError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class OptunaSearch:
         self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
         self.file = file
         journal = self.optuna.storages.journal
-        with self._named():
+        with self._named(), self._whole():
             _cut_half_line(file)
             storage = journal.JournalStorage(journal.JournalFileBackend(str(file)))
             self.study = self.optuna.create_study(
@@ -93,6 +95,17 @@ class OptunaSearch:
             yield
         except OSError as error:
             raise WriteError(self.file, 0, error) from error
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Name the journal in what Optuna raises while it reads a damaged one."""
+        try:
+            yield
+        except DAMAGED as error:
+            raise ValueError(
+                f"{self.file} is damaged ({type(error).__name__}: {error}); put a whole copy back, "
+                "or choose another folder with --out"
+            ) from error
 
     def next(self) -> Trial:
         """The trial to run next: one that was begun and not finished, or a new one."""
@@ -126,8 +139,12 @@ class OptunaSearch:
     def finished(self) -> list[Trial]:
         """All trials with a value, in the order in which they were begun."""
         state = self.optuna.trial.TrialState
-        done = self.study.get_trials(deepcopy=False, states=(state.COMPLETE,))
-        return [Trial(self._position(one.number), _rounded(one.params), one.value) for one in done]
+        with self._whole():
+            done = self.study.get_trials(deepcopy=False, states=(state.COMPLETE,))
+            return [
+                Trial(self._position(one.number), _rounded(one.params), _accuracy(one.value))
+                for one in done
+            ]
 
     def _numbers(self) -> list[int]:
         """Optuna's numbers of the trials, without those that were stopped in a suggestion."""
@@ -149,6 +166,13 @@ def _cut_half_line(file: Path) -> None:
             journal.seek(0, os.SEEK_END)
             if journal.tell() != whole:
                 journal.truncate(whole)
+
+
+def _accuracy(value: object) -> float:
+    """The value of a finished trial, which a damaged journal may give as anything."""
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"an accuracy lies from 0 to 1; got {value!r}")
+    return float(value)
 
 
 def _rounded(settings: Mapping[str, Any]) -> dict[str, Any]:

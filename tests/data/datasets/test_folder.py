@@ -3,14 +3,12 @@ import os
 import pickle
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fairmargin.data import table as table_module
 from fairmargin.data.datasets.folder import build
 from fairmargin.data.manifest import read_folder, read_manifest
 from fairmargin.data.problems import BadManifest, RowProblem
@@ -399,6 +397,41 @@ def test_parquet_gives_what_csv_gives(tmp_path):
         read_manifest(tmp_path / "bad.parquet")
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"), [("timestamp[us]", 2**62), ("date32[day]", 2**31 - 1), ("string", b"\xff")]
+)
+def test_values_of_parquet_that_python_cannot_hold_are_named(kind, value, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    kinds = {"timestamp[us]": pa.timestamp("us"), "date32[day]": pa.date32()}
+    column = pa.array([value], kinds.get(kind, pa.binary()))
+    if kind == "string":
+        column = pa.Array.from_buffers(pa.string(), 1, column.buffers())
+    file = tmp_path / "m.parquet"
+    parquet.write_table(pa.table({"path": ["a.png"], "label": column}), file)
+    with pytest.raises(BadManifest, match=r'row 1, .*column "label" has a .* that cannot be read'):
+        read_manifest(file)
+
+
+@pytest.mark.parametrize("long", ["value", "table"])
+def test_a_small_parquet_table_that_unpacks_to_much_is_refused(long, tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setenv("FAIRMARGIN_LARGEST_ARRAYS", "0.05")
+    label, rows = ("x" * 1_000_000, 100) if long == "value" else ("x", 1_000_000)
+    places = pa.array([0] * rows, pa.int32())
+    column = pa.DictionaryArray.from_arrays(places, pa.array([label]))
+    file = tmp_path / "m.parquet"
+    parquet.write_table(pa.table({"path": column, "label": column}), file, compression="zstd")
+    assert file.stat().st_size < 100_000
+    with pytest.raises(ValueError, match=r"m\.parquet unpacks to .* if you trust it, raise"):
+        read_manifest(file)
+
+
+def test_a_name_may_have_more_digits_than_an_int():
+    assert natural_order(["a" + "9" * 5000, "a10", "a2"]) == ("a2", "a10", "a" + "9" * 5000)
+
+
 def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -407,20 +440,13 @@ def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
         read_manifest(tmp_path / "m.parquet")
 
 
-def test_parquet_values_become_text(tmp_path, monkeypatch):
-    """Numbers, missing values and rows that count from 1, without pyarrow being installed."""
+def test_parquet_values_become_text(tmp_path):
+    """Numbers, missing values and rows that count from 1."""
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
     picture(tmp_path / "a.png")
     columns = {"path": ["a.png", "gone.png"], "label": [3, 3], "bias": [float("nan"), 2.0]}
-    contents = SimpleNamespace(
-        column_names=list(columns),
-        columns=[SimpleNamespace(to_pylist=lambda v=v: v) for v in columns.values()],
-    )
-    monkeypatch.setattr(
-        table_module.importlib,
-        "import_module",
-        lambda name: SimpleNamespace(read_table=lambda path: contents),
-    )
-    (tmp_path / "m.parquet").touch()
+    parquet.write_table(pa.table(columns), tmp_path / "m.parquet")
     checked = read_manifest(tmp_path / "m.parquet", skip_bad=True)
     assert [(s.row, s.label, s.bias) for s in checked.samples] == [(1, "3", "")]
     assert [problem.row for problem in checked.skipped] == [2]
