@@ -35,10 +35,7 @@ def test_demo_shows_the_problem_and_the_cure(tmp_path, monkeypatch):
         ]["own"]["accuracy"]
         for method in ("ce", "fairmargin")
     }
-    gap = (
-        accuracy["fairmargin"]["cell-mean"]["value"]
-        - accuracy["ce"]["cell-mean"]["value"]
-    )
+    gap = accuracy["fairmargin"]["cell-mean"]["value"] - accuracy["ce"]["cell-mean"]["value"]
     assert gap > 0.25
     page = (out / "report.html").read_text("utf-8")
     assert "FairMargin" in page
