@@ -766,7 +766,7 @@ class TestPresets:
         assert other.network.pretrained_expected == "imagenet"
 
     def test_published_schedules(self):
-        mnist, cifar = load(dataset="biased-mnist"), load(dataset="cifar10")
+        mnist, cifar = load(dataset="biased-mnist", method=FAIRKL), load(dataset="cifar10")
         assert (mnist.train.epochs, mnist.train.batch_size, mnist.schedule.milestones) == (
             80,
             256,
