@@ -119,8 +119,8 @@ def train(
 
     Args:
         dataset: a name from `fm.data.DATASETS`, or the path of a table or folder of images.
-        method: a name from `fm.methods.METHODS`; for a table or folder of images, by default what
-            suits its bias column, which is printed with the reason.
+        method: a name from `fm.methods.METHODS`; by default "fairmargin", which uses what is known
+            of the bias. For a table or folder of images, what that is gets printed.
         network: a name from `fm.networks.ENCODERS`, or "hf:NAME", "timm:NAME", "torchvision:NAME";
             the dataset's preset by default.
         bias: what methods see of the bias: "labels", "none", "scores", "clusters",

@@ -15,7 +15,7 @@ def demo(
 ) -> None:
     """Train two methods on digits whose colour gives the label away, then shuffle the colours.
 
-    The methods are cross-entropy and ε-SupInfoNCE+FairKL. A report shows what each has learned.
+    The methods are cross-entropy and fairmargin. A report shows what each has learned.
     """
     from fairmargin.sweep import demo as demonstration
 

@@ -20,10 +20,7 @@ def train(
     dataset: Dataset = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            help='One of "fairmargin list methods"; for your own images, by what is known of their '
-            "bias."
-        ),
+        typer.Option(help='One of "fairmargin list methods"; fairmargin by default.'),
     ] = None,
     network: Network = None,
     bias: Bias = None,

@@ -14,7 +14,7 @@ from typing import Any
 
 from fairmargin.data.look import OwnFacts, look
 
-# Kinds of images, by the largest side that they have.
+# Kinds of images, each with the largest length of the shorter side.
 KINDS = (("tiny", 40), ("small", 96), ("photographs", None))
 # Tiny images of such sides keep them.
 KEPT_SIDES = range(16, 41)
