@@ -8,6 +8,9 @@ import pytest
 from tests.fault_cases import COMMANDS, strike, whole
 from tests.faults import KINDS, Faults, Killed, injected
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 # How many events of each kind are tried, spread over the whole command.
 TRIED = {"train": 4, "compare": 2, "tune": 3, "scores": 1, "reproduce": 1}
 

@@ -267,10 +267,10 @@ def test_evaluate_repeats_the_result_and_looks_at_other_data(finished, tmp_path)
         (["--network", "resnet19"], "did you mean 'resnet18'"),
         (["--set", "train.epoch=3"], 'did you mean "train.epochs"'),
         (["--set", "data.roh=0.9"], 'did you mean "data.rho"'),
-        (["--set", "method.epsilom=0.9"], 'did you mean "method.epsilon"'),
+        (["--set", "method.lamda=0.9"], 'did you mean "method.lambda"'),
         (["--set", "train.epochs=0"], "train.epochs must be at least 1; got 0"),
         (["--set", "train.epochs"], "KEY=VALUE"),
-        (["--set", "data.bias=none"], "needs to know the bias"),
+        (["--method", "group-dro", "--set", "data.bias=none"], "needs to know the bias"),
         (
             ["--set", "data.bias=none", "--method", "ce", "--set", "data.sampler=group-balanced"],
             "no bias labels",

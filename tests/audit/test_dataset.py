@@ -15,6 +15,9 @@ from fairmargin.data.inject import inject
 from fairmargin.data.split import ArraySplit, Data
 from fairmargin.data.views import HALF, plain
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 
 def noise(n: int, classes: int = 2, *, side: int = 8, labels: torch.Tensor | None = None) -> Data:
     """Pictures of noise, in which nothing tells the label."""

@@ -21,6 +21,9 @@ from fairmargin.data.inject import INJECTIONS, inject
 from fairmargin.data.split import ArraySplit, Data, FileSplit
 from fairmargin.data.views import HALF, plain
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 
 def dataset(pixels: np.ndarray, labels: np.ndarray) -> Data:
     """uint8 [N, H, W] as a dataset of grey pictures."""

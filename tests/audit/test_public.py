@@ -15,6 +15,9 @@ from tests.audit.test_dataset import noise
 from tests.audit.test_embeddings import biased
 from tests.report.fake_runs import write_run
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 SMALL = {"data.train": 300, "data.test": 60, "data.side": 8}
 
 

@@ -35,6 +35,9 @@ from tests.bias.scored import write_scores
 from tests.methods import tiny
 from tests.test_torchrun import torchrun
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "data.train=160",
     "data.test=64",

@@ -11,6 +11,9 @@ from fairmargin.cli.app import app
 from fairmargin.cli.audit_runs import runs_below
 from tests.report.fake_runs import write_run, write_unfinished_run
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 runner = CliRunner()
 QUICK = ("--permutations", "199", "--samples", "500")
 

@@ -20,6 +20,9 @@ from fairmargin.export.model import Model
 from fairmargin.methods import build_method
 from fairmargin.networks import build_encoder
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
 runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 pytest.importorskip("onnxscript", reason="needs the extra onnx")

@@ -392,6 +392,7 @@ SIZED = [
 ]
 
 
+@pytest.mark.slow
 class TestOneGraph:
     @pytest.mark.parametrize(("name", "n"), SIZED)
     def test_no_graph_breaks(self, name, n):

@@ -79,6 +79,7 @@ def batches(draw):
     )
 
 
+@pytest.mark.slow
 @given(batches())
 @settings(max_examples=120, deadline=None)
 def test_any_small_batch(batch):

@@ -258,6 +258,7 @@ def as_stock(net):
     return stock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet18-cifar"])
 @pytest.mark.parametrize("training", [True, False])
 def test_the_network_equals_the_stock_one(name, training):

@@ -16,6 +16,9 @@ from fairmargin.reproduce.estimate import estimates
 from fairmargin.runs.folder import RunRecord
 from fairmargin.sweep.local import Local
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 # A cell for each dataset and each thing that only some cells need.
 ONE_OF_EACH = {
     "3": "end:rho=0.999",

@@ -20,6 +20,9 @@ from fairmargin.reproduce.figures.measured import Row, figure_2, figure_5
 from fairmargin.run import run as train
 from fairmargin.runs.record import RunRecord
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 METHODS = ("eps-supcon", "eps-supinfonce")
 SETS = ("positive-aligned", "positive-conflicting")
 

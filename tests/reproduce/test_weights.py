@@ -11,6 +11,9 @@ from fairmargin.reproduce import weights
 from fairmargin.reproduce.campaign import Task, perform, plan
 from fairmargin.reproduce.cells import cells
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 KEPT = sorted((ROOT / "results" / "weights").glob("*/result.json"))
 

@@ -11,6 +11,9 @@ from fairmargin import config as configuration
 from fairmargin.cli.app import app
 from fairmargin.runs.found_bias import with_found_bias
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 CLASSES = ("left", "right", "up")
 COLOURS = ((200, 40, 40), (40, 160, 40), (40, 40, 200))
 

@@ -19,6 +19,9 @@ from typer.testing import CliRunner
 from fairmargin.cli.app import app
 from tests.fault_cases import whole
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 COMMANDS = {
     "train": ["train", "--resume", "run"],
     "evaluate": ["evaluate", "run", "--out", "outputs/found.json"],

@@ -16,6 +16,9 @@ from fairmargin.report.page import write_report
 from fairmargin.runs.record import RunError, RunRecord
 from tests.report.fake_runs import write_run
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 FILES = ("result.json", "data.json", "environment.json")
 BAD = (None, math.nan, math.inf, -1, 1e300, "x", [], {}, [None], {"a": None}, True, 10**400)
 

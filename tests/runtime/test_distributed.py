@@ -152,6 +152,7 @@ def free_port():
         return s.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not dist.is_available() or sys.platform == "win32", reason="needs torch.distributed with gloo"
 )

@@ -9,6 +9,9 @@ from typer.testing import CliRunner
 from fairmargin.cli.app import app
 from fairmargin.runs import recorder
 
+# Left out of the inner loop.
+pytestmark = pytest.mark.slow
+
 runner = CliRunner()
 # The two tasks with the smallest samples.
 SMALL = ["--tasks", "control,embeddings", "--seeds", "1", "--set", "train.steps=4"]

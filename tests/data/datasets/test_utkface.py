@@ -96,6 +96,7 @@ def test_training_crops_come_from_the_file_and_evaluation_from_the_centre(root, 
         assert split.decode == data.test.decode
 
 
+@pytest.mark.slow
 def test_whatever_looks_at_training_data_sees_it_as_the_test(root, tmp_path):
     """JTT's error set, the probe and the neighbours: an MLP takes one size only."""
     changes = [
