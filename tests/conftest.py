@@ -6,6 +6,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # PyTorch reads this when it is imported.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Ray reads these once in a process, when it is imported. A test that gives an address leaves them
+# unset, and those after it could start no cluster of their own in that process.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
 import pytest
 
 
