@@ -7,7 +7,7 @@
     python tools/campaign.py pause --out RUNS        each run saves and stops; `start` continues
     python tools/campaign.py save --out RUNS         checkpoints and metrics → results/campaign
 
-Each run has one thread and the lowest priority. The numbers of the cells are those of
+Each run has the lowest priority, one thread (--threads gives it more) and the compiled kernels. The numbers of the cells are those of
 docs/results/campaign.md.
 """
 
@@ -41,11 +41,16 @@ FACTS = ("config.toml", "data.json", "environment.json", "metrics.jsonl")
 PIDS = "pids.json"
 
 
-def start(numbers: list[int], out: Path, code: Path) -> None:
+def start(numbers: list[int], out: Path, code: Path, threads: int) -> None:
     """Start the cells in processes that outlive this one, and note them in OUT/pids.json."""
     out.mkdir(parents=True, exist_ok=True)
     running = _running(out)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(code / "src")}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "FAIRMARGIN_NATIVE": "1",
+        "PYTHONPATH": str(code / "src"),
+    }
     for number in numbers:
         table, cell = CELLS[number]
         command = [sys.executable, "-m", "fairmargin", "reproduce", table, "--cell", cell]
@@ -160,11 +165,12 @@ def main() -> None:
         "--out", type=Path, required=True, help="folder of the runs, outside the work tree"
     )
     parser.add_argument("--code", type=Path, default=ROOT, help="the clone that the runs use")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each run")
     options = parser.parse_args()
     if unknown := set(options.cells) - CELLS.keys():
         parser.error(f"there is no cell {min(unknown)}; choose from {', '.join(map(str, CELLS))}")
     if options.what == "start":
-        start(options.cells, options.out, options.code.resolve())
+        start(options.cells, options.out, options.code.resolve(), options.threads)
     else:
         {"pause": pause, "status": status, "save": save, "restore": restore}[options.what](
             options.out

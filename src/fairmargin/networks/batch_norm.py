@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairmargin.networks.native import norms
 from fairmargin.networks.samples_last import is_samples_last
 
 FusedActivation = Literal["none", "relu", "tanh"]
@@ -121,6 +122,14 @@ class _Normalize(torch.autograd.Function):
         eps: float,
         activation: FusedActivation,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        if shortcut is None and norms.is_possible(x):
+            mean, variance = norms.statistics(x)
+            scale = (variance + eps).rsqrt()
+            z = norms.apply(x, weight * scale, bias - mean * weight * scale, activation)
+            ctx.save_for_backward(x, weight, mean, scale, z)
+            ctx.eps, ctx.activation, ctx.is_native = eps, activation, True
+            ctx.mark_non_differentiable(mean, variance)
+            return z, mean, variance
         p, c, n, _ = x.shape
         rows = x.view(p, c * n)
         some = max(1, CACHED // (c * n))
@@ -150,7 +159,7 @@ class _Normalize(torch.autograd.Function):
                 out.sigmoid_().mul_(2).sub_(1)
         z = z.view_as(x)
         ctx.save_for_backward(x, weight, mean, scale, z if activation != "none" else None)
-        ctx.eps, ctx.activation = eps, activation
+        ctx.eps, ctx.activation, ctx.is_native = eps, activation, False
         ctx.mark_non_differentiable(mean, variance)
         return z, mean, variance
 
@@ -165,6 +174,11 @@ class _Normalize(torch.autograd.Function):
                 g, x, weight, None, None, mean, scale, True, ctx.eps, wanted
             )
             return *found, ds, None, None
+        if ctx.is_native:
+            before = norms.Gradient(gradients[0].expand_as(x), z, x, ctx.activation)
+            of_g, of_gx = before.sums(mean)
+            of_x = _factors(x, weight, mean, scale, of_g, of_gx * scale)
+            return before.combine(*of_x), of_gx * scale, of_g, None, None, None
         p, c, n, _ = x.shape
         flat = lambda t: t.reshape(p, c * n)
         some = max(1, CACHED // (c * n))
@@ -186,15 +200,22 @@ class _Normalize(torch.autograd.Function):
             of_g += g.sum(0)
             of_gx += (part - each).mul_(g).sum(0)
         d_bias, d_weight = of_g.view(c, n).sum(1), of_gx.view(c, n).sum(1) * scale
-        # dx = a·g + b·x + constant.
-        a = weight * scale
-        b = -a * scale * d_weight / (p * n)
-        constant = -a * d_bias / (p * n) - b * mean
-        a, b, constant = (t.repeat_interleave(n) for t in (a, b, constant))
+        of_x = _factors(x, weight, mean, scale, d_bias, d_weight)
+        a, b, constant = (t.repeat_interleave(n) for t in of_x)
         for part, g, d in zip(rows, ds.split(some), dx.split(some), strict=True):
             torch.addcmul(torch.addcmul(constant, part, b), g, a, out=d)
         of_shortcut = ds.view_as(x) if ctx.needs_input_grad[3] else None
         return dx.view_as(x), d_weight, d_bias, of_shortcut, None, None
+
+
+def _factors(
+    x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, d_bias: Tensor, d_weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """a, b and constant of dx = a·g + b·x + constant, [C] each."""
+    number = x.shape[0] * x.shape[2]
+    a = weight * scale
+    b = -a * scale * d_weight / number
+    return a, b, -a * d_bias / number - b * mean
 
 
 def _over_samples(sums: Tensor, positions: int, n: int) -> Tensor:

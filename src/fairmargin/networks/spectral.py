@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairmargin.networks.native.convolution import NativeSpectral, is_possible
 from fairmargin.networks.spectra import (
     Complex,
     Spectrum,
@@ -58,7 +59,8 @@ def spectral_conv2d(images: Tensor, weight: Tensor, bias: Tensor | None = None) 
         )
     if not images.numel():
         return F.conv2d(images, weight, bias, padding=k // 2)
-    y = _Spectral.apply(images.permute(2, 3, 1, 0), weight.permute(2, 3, 0, 1), bias)
+    convolve = NativeSpectral if is_possible(images, weight) else _Spectral
+    y = convolve.apply(images.permute(2, 3, 1, 0), weight.permute(2, 3, 0, 1), bias)
     return y.permute(3, 2, 0, 1)
 
 
@@ -108,7 +110,7 @@ class _Spectral(torch.autograd.Function):
         x, w = ctx.saved_tensors
         wants_x, wants_w, wants_b = ctx.needs_input_grad
         if torch.is_grad_enabled():  # this gradient may be differentiated again
-            return _direct_gradients(x, w, gradients[0], (wants_x, wants_w, wants_b))
+            return direct_gradients(x, w, gradients[0], (wants_x, wants_w, wants_b))
         (h, wide, c, n), (k, _, o, _) = x.shape, w.shape
         t = transforms_of(h, wide, k, x.dtype, x.device)
         of_y, of_x = transform_rows(gradients[0], t.result), ctx.of_x
@@ -188,7 +190,7 @@ def _three_are_faster(g: Tensor) -> bool:
     return min(g.shape[1:]) >= MANY_CHANNELS
 
 
-def _direct_gradients(
+def direct_gradients(
     x: Tensor, w: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor | None, ...]:
     """The gradients by PyTorch's own convolutions, which autograd can differentiate."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairmargin.networks.native import library
 from fairmargin.version import __version__
 
 # Settings of git under which a repository's own settings start no program.
@@ -47,6 +48,7 @@ def environment(
         "platform": f"{platform.system()} {platform.machine()}",
         "device": f"{device}{name}",
         "threads": threads,
+        "native": library.is_wanted(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "world_size": world_size,
         "git": _git_state(),

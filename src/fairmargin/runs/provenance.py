@@ -9,12 +9,14 @@ from typing import Any
 
 # Facts that belong to a stretch of a run, not to the run.
 OF_A_PART = (
-    "fairmargin", "python", "torch", "numpy", "platform", "device", "threads", "deterministic",
-    "world_size", "git", "command", "started",
+    "fairmargin", "python", "torch", "numpy", "platform", "device", "threads", "native",
+    "deterministic", "world_size", "git", "command", "started",
 )  # fmt: skip
 # Those of them that can change numbers.
-MATTERS = ("fairmargin", "torch", "numpy", "platform", "device", "threads", "world_size", "git")
-NAMES = {"world_size": "processes", "git": "the code"}
+MATTERS = (
+    "fairmargin", "torch", "numpy", "platform", "device", "threads", "native", "world_size", "git",
+)  # fmt: skip
+NAMES = {"world_size": "processes", "git": "the code", "native": "compiled kernels"}
 
 Facts = dict[str, Any]
 

@@ -1,0 +1,25 @@
+// Vectors of W numbers, in GCC's notation.
+
+#include <immintrin.h>
+
+#ifdef __AVX512F__
+#define W 16
+#else
+#define W 8
+#endif
+
+typedef float V __attribute__((vector_size(4 * W), aligned(4), may_alias));
+// Keep a value in a register instead of reading it again.
+#define HOLD(x) __asm__("" : "+v"(x))
+typedef int I __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
+// Write past the cache what will not be read soon.
+static inline void put(V *to, V value) {
+#ifdef __AVX512F__
+  if (((unsigned long)to & 63) == 0) {
+    _mm512_stream_ps((float *)to, (__m512)value);
+    return;
+  }
+#endif
+  *to = value;
+}
