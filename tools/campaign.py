@@ -7,8 +7,8 @@
     python tools/campaign.py pause --out RUNS        each run saves and stops; `start` continues
     python tools/campaign.py save --out RUNS         checkpoints and metrics → results/campaign
 
-Each run has the lowest priority, one thread (--threads gives it more) and the compiled kernels. The numbers of the cells are those of
-docs/results/campaign.md.
+Each run has the lowest priority, one thread (--threads gives it more) and the compiled kernels.
+The numbers of the cells are those of docs/results/campaign.md.
 """
 
 import argparse

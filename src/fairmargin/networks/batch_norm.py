@@ -35,6 +35,8 @@ class BatchNorm2d(nn.BatchNorm2d):
         usual = self.momentum is not None and self.track_running_stats and self.affine
         if self.training and usual and x.device.type == "cpu":
             y = self._by_batch_statistics(maps, activation, shortcut)
+        elif not self.training and usual and shortcut is None and _is_for_kernels(maps):
+            y = self._by_running_statistics(maps, activation)
         else:
             y = _activate(super().forward(maps), activation, shortcut)
         return y.view(h, w, c, n).permute(3, 2, 0, 1)
@@ -58,6 +60,18 @@ class BatchNorm2d(nn.BatchNorm2d):
             self.running_var.data.lerp_(variance * (number / max(number - 1, 1)), self.momentum)
             self.num_batches_tracked += 1
         return y
+
+    def _by_running_statistics(self, maps: Tensor, activation: FusedActivation) -> Tensor:
+        """Normalize by the running statistics in one compiled pass."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        factor = self.weight * (self.running_var + self.eps).rsqrt()
+        return norms.apply(maps, factor, self.bias - self.running_mean * factor, activation)
+
+
+def _is_for_kernels(maps: Tensor) -> bool:
+    """Whether no gradient is wanted, and the compiled kernels can normalize and were asked for."""
+    return not torch.is_grad_enabled() and norms.is_possible(maps)
 
 
 FUSED: dict[type[nn.Module], FusedActivation] = {nn.ReLU: "relu", nn.Tanh: "tanh"}

@@ -67,7 +67,7 @@ def sizes(*numbers: int) -> list[ctypes.c_long]:
 
 
 def share(work: Callable[[int, int], int | None], number: int, unit: int = 1) -> None:
-    """Call work(begin, end) for parts of 0 … number − 1, as many at a time as PyTorch has threads.
+    """Call work(begin, end) for parts of 0 … number − 1, on as many threads as PyTorch has.
 
     Args:
         work: calls a kernel, which returns 1 if it found no memory.
@@ -78,10 +78,13 @@ def share(work: Callable[[int, int], int | None], number: int, unit: int = 1) ->
     part = -(-number // (threads * unit)) * unit
     begins = range(0, number, part)
     ends = [min(begin + part, number) for begin in begins]
+    others = []
     if len(begins) > 1:
-        codes = list(_pool(threads, os.getpid()).map(work, begins, ends))
-    else:
-        codes = [work(begin, end) for begin, end in zip(begins, ends, strict=True)]
+        pool = _pool(threads, os.getpid())
+        others = [
+            pool.submit(work, begin, end) for begin, end in zip(begins[1:], ends[1:], strict=True)
+        ]
+    codes = [work(0, ends[0])] + [other.result() for other in others]
     if any(codes):
         raise MemoryError("a compiled kernel found no memory for its buffers")
 
@@ -89,7 +92,7 @@ def share(work: Callable[[int, int], int | None], number: int, unit: int = 1) ->
 @lru_cache(maxsize=1)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """Threads of this process; one that was forked off has none of its parent's."""
-    return ThreadPoolExecutor(threads)
+    return ThreadPoolExecutor(threads - 1)
 
 
 def _load(file: str, generated: str) -> ctypes.CDLL:
