@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairmargin.networks.direct import direct_gradients
 from fairmargin.networks.native.convolution import NativeSpectral, is_possible
 from fairmargin.networks.spectra import (
     Complex,
@@ -188,19 +189,3 @@ def _three_are_faster(g: Tensor) -> bool:
     with p = gr·(xr + xi),   yr = p − (gr + gi)·xi,   yi = p + (gi − gr)·xr
     """
     return min(g.shape[1:]) >= MANY_CHANNELS
-
-
-def direct_gradients(
-    x: Tensor, w: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool]
-) -> tuple[Tensor | None, ...]:
-    """The gradients by PyTorch's own convolutions, which autograd can differentiate."""
-    images, weight, back = (t.permute(3, 2, 0, 1) for t in (x, w.transpose(2, 3), dy))
-    r, o = w.shape[0] // 2, w.shape[2]
-    dx, dw, db = torch.ops.aten.convolution_backward(
-        back, images, weight, [o], [1, 1], [r, r], [1, 1], False, [0, 0], 1, list(wanted)
-    )
-    return (
-        dx.permute(2, 3, 1, 0) if wanted[0] else None,
-        dw.permute(2, 3, 0, 1) if wanted[1] else None,
-        db,
-    )

@@ -204,7 +204,8 @@ def _butterfly(program: Program, z: list[Complex]) -> list[Complex]:
         first = both(program.add, first, both(program.add, a, b))
     results = [first] + [z[0]] * (r - 1)
     for k in range(1, r // 2 + 1):
-        even, odd = z[0], (None, None)
+        even: Complex = z[0]
+        odd: Complex = (None, None)
         for j, a, b in pairs:
             angle = 2 * math.pi * j * k / r
             (c, d), (e, f) = both(program.add, a, b), both(program.subtract, a, b)

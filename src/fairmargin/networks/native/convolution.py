@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairmargin.networks.direct import direct_gradients
 from fairmargin.networks.native import library
 
 # Rows of a product that are held in registers: numbers of channels must be multiples of it.
 ROWS = 8
 # Numbers that a transform takes at once, B vectors of spectra.c.
 BLOCK = 8 * library.WIDTH
+# Side of the largest maps: their transforms take 0.5 MiB of a thread's stack.
+LARGEST = 28
 
 
 def is_possible(images: Tensor, weight: Tensor) -> bool:
@@ -31,10 +34,10 @@ def is_possible(images: Tensor, weight: Tensor) -> bool:
     if not library.is_wanted() or images.device.type != "cpu":
         return False
     n, _, h, w = images.shape
-    if not images.dtype == weight.dtype == torch.float32 or h != w:
+    o, c, k = weight.shape[:3]
+    if not images.dtype == weight.dtype == torch.float32 or not k <= h == w <= LARGEST:
         return False
-    o, c = weight.shape[:2]
-    return not (n % library.WIDTH or o * c % library.WIDTH)
+    return n % library.WIDTH == 0 and o * c % library.WIDTH == 0
 
 
 def length_of(side: int, kernel_size: int) -> int:
@@ -71,8 +74,6 @@ class NativeSpectral(torch.autograd.Function):
         x, w, x_hat, g = ctx.saved_tensors
         wants_x, wants_w, wants_b = ctx.needs_input_grad
         if torch.is_grad_enabled():  # this gradient may be differentiated again
-            from fairmargin.networks.spectral import direct_gradients
-
             return direct_gradients(x, w, gradients[0], (wants_x, wants_w, wants_b))
         side, k = len(x), len(w)
         length = length_of(side, k)

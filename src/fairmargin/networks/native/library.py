@@ -16,8 +16,10 @@ from torch import Tensor
 from fairmargin.networks.native.codelets import codelets
 
 VARIABLE = "FAIRMARGIN_NATIVE"
-FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno")
-FLAGS += ("-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
+FLAGS = (
+    "-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math",
+    "-ffp-contract=fast", "-shared", "-fPIC",
+)  # fmt: skip
 FOLDER = Path(__file__).parent
 # Numbers of the longest vector: sizes must be multiples of it.
 WIDTH = 16

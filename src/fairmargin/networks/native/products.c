@@ -10,7 +10,8 @@
 // Rows of a result that are held in registers.
 #define ROWS (W / 2)
 
-// C [ROWS, NV vectors] = A·B, plus `to_begin` where that is not null; rows of A are sm apart, columns sk.
+// C [ROWS, NV vectors] = A·B, plus `to_begin` where that is not null. Rows of A are sm apart, columns
+// sk, rows of C sc vectors. A last sum is written past the cache.
 #define TILE(name, NV)                                                                            \
   static inline void name(const float *a, long sm, long sk, const V *b, long k,                   \
                           const V *to_begin, V *c, long sc) {                                     \
@@ -40,7 +41,7 @@ TILE(tile2, 2)
 
 // W rows of W numbers, `from` numbers apart → their columns.
 static inline void transpose(const float *x, long from, V *y) {
-  V a[W], b[W];
+  ALIGNED V a[W], b[W];
   I low, high;
   for (int i = 0; i < W; i++) {
     low[i] = i % 2 * W + i / 2;
@@ -81,7 +82,7 @@ int multiply(long f, long m, long k, long n, const float *ar, const float *ai, i
       V *const b1 = b, *const b2 = b1 + k * wide, *const b3 = b2 + k * wide;
       for (int j = 0; j < wide; j++) {
         for (long l = 0; l < k; l += W) {
-          V re[W], im[W];
+          ALIGNED V re[W], im[W];
           const long some = k - l < W ? k - l : W;
           if (b_turned) {
             transpose(br + (from + j * W) * k + l, k, re);
@@ -101,7 +102,7 @@ int multiply(long f, long m, long k, long n, const float *ar, const float *ai, i
         }
       }
       for (long row = 0; row < m; row += ROWS) {
-        V t[ROWS * 2];
+        ALIGNED V t[ROWS * 2];
         V *const re = (V *)(cr + row * n + from), *const im = (V *)(ci + row * n + from);
         if (wide == 2) {
           tile2(ar + row * sm, sm, sk, b1, k, 0, t, 2);

@@ -19,7 +19,7 @@
 // dft gives, for k = 0 … L/2, Σ x cos, and behind them, for k = 1 … L/2 − 1, −Σ x sin. Along both
 // axes that makes four products of cosines and sines, whose sums and differences are the spectrum.
 void spectrum(const float *x, float *re, float *im, long p, long begin, long end) {
-  V rows[N][L][B], c[L][B], d[L][B];
+  ALIGNED V rows[N][L][B], c[L][B], d[L][B];
   const long s = p / W;
   for (long i = begin / W; i < end / W; i += B) {
     const long k = end / W - i < B ? end / W - i : B;
@@ -54,7 +54,7 @@ void spectrum(const float *x, float *re, float *im, long p, long begin, long end
 
 // The adjoint of spectrum: re, im [F, p] → x [N, N, p].
 void pixels(const float *re, const float *im, float *x, long p, long begin, long end) {
-  V rows[N][L][B], c[L][B], d[L][B];
+  ALIGNED V rows[N][L][B], c[L][B], d[L][B];
   const long s = p / W;
   for (long i = begin / W; i < end / W; i += B) {
     const long k = end / W - i < B ? end / W - i : B;

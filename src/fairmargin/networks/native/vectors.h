@@ -9,6 +9,8 @@
 #endif
 
 typedef float V __attribute__((vector_size(4 * W), aligned(4), may_alias));
+// An array of vectors that each fill a line of the cache.
+#define ALIGNED __attribute__((aligned(64)))
 // Keep a value in a register instead of reading it again.
 #define HOLD(x) __asm__("" : "+v"(x))
 typedef int I __attribute__((vector_size(4 * W), aligned(4), may_alias));
