@@ -51,6 +51,7 @@ from fairmargin.data.views import HALF, plain
 from fairmargin.loop import fit
 from fairmargin.networks import Encoder, build_encoder
 from fairmargin.networks.convolution import Conv2d
+from fairmargin.networks.native.library import VARIABLE
 from fairmargin.runs import build
 from fairmargin.runs.folder import RunFolder
 from fairmargin.runs.progress import Display
@@ -241,6 +242,7 @@ def plain_loop(
 
 CONTENDERS: dict[str, Callable[[Case, int], Steps]] = {
     "fairmargin": fairmargin,
+    "compiled kernels": fairmargin,
     "by hand": by_hand,
     "in memory": in_memory,
     "per image": per_image,
@@ -310,7 +312,10 @@ class Contender:
         command = [sys.executable, "-m", "benchmarks.training", "--serve", name]
         command += ["--case", case, "--batch", str(batch)]
         if environment is None:
-            environment = settings_of(tree) if name in ("fairmargin", "by hand") else {}
+            ours = ("fairmargin", "compiled kernels", "by hand")
+            environment = settings_of(tree) if name in ours else {}
+            native = "1" if name == "compiled kernels" else "0"
+            environment = {**environment, VARIABLE: native}
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), **environment}
         self.process = subprocess.Popen(
             command,

@@ -6,6 +6,7 @@ beside it under its own name.
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Measured:
         best_on_test: of the best epoch, chosen on the test set itself, as the literature does.
         epochs: done so far.
         of_epochs: that the run has when it is finished.
+        commit: the code; several if the run was resumed with other code.
     """
 
     seed: int
@@ -59,8 +61,7 @@ def measured(record: RunRecord, measure: str = "") -> Measured | None:
     Args:
         measure: the column of a table that prints several accuracies: "unb", "imagenet-a".
     """
-    git = record.environment.get("git") or {}
-    commit = str(git.get("commit") or "")[:9]
+    commit = _commits(record.environment)
     seed = int(record.config["seed"])
     course = [100 * value for _, value in evaluated(record)]
     best = max((100 * value for _, value in evaluated(record, final_stage=True)), default=None)
@@ -75,6 +76,13 @@ def measured(record: RunRecord, measure: str = "") -> Measured | None:
         return None
     epochs, steps = int(record.result["epochs"]), int(record.result["steps"])
     return Measured(seed, value, best, epochs, _length(record, epochs, steps), commit)
+
+
+def _commits(environment: Mapping[str, Any]) -> str:
+    """The code of a run, or of each part of a run that was resumed with other code."""
+    parts = environment.get("parts") or [environment]
+    found = [str((part.get("git") or {}).get("commit") or "")[:9] for part in parts]
+    return ", ".join(dict.fromkeys(filter(None, found)))
 
 
 def _length(record: RunRecord, epochs: int, steps: int) -> int:
