@@ -103,6 +103,11 @@ def test_runs_become_lines(tmp_path: Path) -> None:
     (found,) = ledger.collect(tmp_path)
     assert (found.ours, found.ours_std, found.best_on_test, found.seeds) == (55.0, 7.07, 56.0, 2)
     assert (found.gap, found.commit, found.epochs) == (-35.8, "012345678", "4 of 4")
+    command = 'fairmargin reproduce 3 --cell "biased-mnist/ce:rho=0.99" --budget laptop'
+    assert found.command == f"{command} --seeds 2"
+    assert cell.command("laptop", [0]).endswith(" --seeds 1")
+    assert cell.command("laptop", [5]).endswith(" --seeds 5,")
+    assert cell.command("laptop", [0, 2]).endswith(" --seeds 0,2")
 
 
 def test_a_run_that_was_resumed_with_other_code_names_all_of_it(tmp_path: Path) -> None:
@@ -114,11 +119,6 @@ def test_a_run_that_was_resumed_with_other_code_names_all_of_it(tmp_path: Path) 
     (cell.folder(tmp_path, "laptop", 0) / "environment.json").write_text(json.dumps(facts))
     (found,) = ledger.collect(tmp_path)
     assert found.commit == "012345678, fedcba987"
-    command = 'fairmargin reproduce 3 --cell "biased-mnist/ce:rho=0.99" --budget laptop'
-    assert found.command == f"{command} --seeds 2"
-    assert cell.command("laptop", [0]).endswith(" --seeds 1")
-    assert cell.command("laptop", [5]).endswith(" --seeds 5,")
-    assert cell.command("laptop", [0, 2]).endswith(" --seeds 0,2")
 
 
 def test_a_run_that_goes_on_is_shown_with_the_epochs_done(tmp_path: Path) -> None:
