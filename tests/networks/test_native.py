@@ -6,7 +6,9 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from typer.testing import CliRunner
 
+from fairmargin.cli.app import app
 from fairmargin.networks import SimpleConvNet
 from fairmargin.networks.batch_norm import BatchNorm2d
 from fairmargin.networks.native import codelets, convolution, library, norms
@@ -191,16 +193,29 @@ def test_a_network_learns_the_same_with_and_without(monkeypatch):
 
 def test_without_a_compiler_it_says_what_to_do(native, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(RuntimeError, match="no gcc to compile with; unset FAIRMARGIN_NATIVE"):
+    with pytest.raises(library.KernelError, match="no gcc to compile with; unset it"):
         library._load("norms.c", "")
 
 
 @needs_gcc
 def test_what_does_not_compile_is_one_sentence(native):
-    with pytest.raises(
-        RuntimeError, match=r"spectra.c does not compile: .*unset FAIRMARGIN_NATIVE"
-    ):
+    with pytest.raises(library.KernelError, match=r"spectra.c does not compile: .*unset it"):
         library._load("spectra.c", "this is not C")
+
+
+def test_the_command_says_it_without_a_traceback(native, monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "_load", _no_compiler)
+    for kernels in (library.norms, library.products, library.spectra):
+        kernels.cache_clear()
+    words = ["train", "--dataset", "planted", "--network", "simple-conv-7", "--method", "ce"]
+    words += ["--set", "train.steps=1", "--set", "train.batch_size=16", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "there is no gcc to compile with; unset it" in done.output
+
+
+def _no_compiler(*_):
+    raise library.KernelError("there is no gcc to compile with")
 
 
 def test_work_is_shared_without_gaps(threads):

@@ -97,11 +97,19 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads - 1)
 
 
+class KernelError(OSError):
+    """The kernels were asked for and cannot be compiled or loaded."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"{VARIABLE} is set, and {why}; unset it to train without compiled kernels"
+        )
+
+
 def _load(file: str, generated: str) -> ctypes.CDLL:
     compiler = shutil.which("gcc")
-    advice = f"unset {VARIABLE} to train without compiled kernels"
     if compiler is None:
-        raise RuntimeError(f"{VARIABLE} is set, and there is no gcc to compile with; {advice}")
+        raise KernelError("there is no gcc to compile with")
     with tempfile.TemporaryDirectory(prefix="fairmargin-") as folder:
         (Path(folder) / "codelets.h").write_text(generated)
         result = Path(folder) / "kernels.so"
@@ -110,6 +118,9 @@ def _load(file: str, generated: str) -> ctypes.CDLL:
             [compiler, *FLAGS, *paths], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            first = (done.stderr.strip().splitlines() or ["no message"])[0]
-            raise RuntimeError(f"{VARIABLE} is set, and {file} does not compile: {first}; {advice}")
-        return ctypes.CDLL(str(result))
+            said = [line for line in done.stderr.splitlines() if "error:" in line]
+            raise KernelError(f"{file} does not compile: {(said or ['no message'])[0]}")
+        try:
+            return ctypes.CDLL(str(result))
+        except OSError as error:  # a folder that nothing may be loaded from, for instance
+            raise KernelError(f"what was compiled of {file} cannot be loaded: {error}") from error
