@@ -19,8 +19,8 @@ from fairmargin.networks.native import library
 # Rows of a product that are held in registers: numbers of channels must be multiples of it.
 ROWS = 8
 # Numbers that a transform takes at once, B vectors of spectra.c.
-BLOCK = 8 * library.WIDTH
-# Side of the largest maps: their transforms take 0.5 MiB of a thread's stack.
+BLOCK = 16 * library.WIDTH
+# Side of the largest maps: their transforms take 1 MiB of a thread's stack.
 LARGEST = 28
 
 

@@ -10,7 +10,9 @@
 
 #define H (L / 2)
 // Vectors that take a step together: neighbours in memory share pages and cache lines.
-#define B 8
+#define B 16
+// Columns that a row has room for: a power of two would send all rows to the same places of the cache.
+#define ROW (L + 1)
 #define ALL(k) for (long j = 0; j < k; j++)
 
 // x [N, N, p] → re, im [F, p], the half of its L×L spectrum that says everything:
@@ -19,7 +21,7 @@
 // dft gives, for k = 0 … L/2, Σ x cos, and behind them, for k = 1 … L/2 − 1, −Σ x sin. Along both
 // axes that makes four products of cosines and sines, whose sums and differences are the spectrum.
 void spectrum(const float *x, float *re, float *im, long p, long begin, long end) {
-  ALIGNED V rows[N][L][B], c[L][B], d[L][B];
+  ALIGNED V rows[N][ROW][B], c[L][B], d[L][B];
   const long s = p / W;
   for (long i = begin / W; i < end / W; i += B) {
     const long k = end / W - i < B ? end / W - i : B;
@@ -27,7 +29,7 @@ void spectrum(const float *x, float *re, float *im, long p, long begin, long end
     V *r = (V *)re + i, *m = (V *)im + i;
     for (int h = 0; h < N; h++) ALL(k) dft(from + h * N * s + j, s, &rows[h][0][j], B);
     for (int v = 0; v <= H; v += H) {
-      ALL(k) dft(&rows[0][v][j], L * B, &c[0][j], B);
+      ALL(k) dft(&rows[0][v][j], ROW * B, &c[0][j], B);
       for (int u = 0; u <= H; u++, r += s, m += s) {
         ALL(k) put(r + j, c[u][j]);
         ALL(k) put(m + j, u % H ? c[H + u][j] : (V){0});
@@ -35,8 +37,8 @@ void spectrum(const float *x, float *re, float *im, long p, long begin, long end
     }
     for (int v = 1; v < H; v++, r += L * s, m += L * s) {
       ALL(k) {
-        dft(&rows[0][v][j], L * B, &c[0][j], B);
-        dft(&rows[0][H + v][j], L * B, &d[0][j], B);
+        dft(&rows[0][v][j], ROW * B, &c[0][j], B);
+        dft(&rows[0][H + v][j], ROW * B, &d[0][j], B);
       }
       for (int u = 0; u <= H; u += H) {
         ALL(k) put(r + u * s + j, c[u][j]);
@@ -54,7 +56,7 @@ void spectrum(const float *x, float *re, float *im, long p, long begin, long end
 
 // The adjoint of spectrum: re, im [F, p] → x [N, N, p].
 void pixels(const float *re, const float *im, float *x, long p, long begin, long end) {
-  ALIGNED V rows[N][L][B], c[L][B], d[L][B];
+  ALIGNED V rows[N][ROW][B], c[L][B], d[L][B];
   const long s = p / W;
   for (long i = begin / W; i < end / W; i += B) {
     const long k = end / W - i < B ? end / W - i : B;
@@ -65,7 +67,7 @@ void pixels(const float *re, const float *im, float *x, long p, long begin, long
         ALL(k) c[u][j] = r[j];
         if (u % H) ALL(k) c[H + u][j] = m[j];
       }
-      ALL(k) adjoint(&c[0][j], B, &rows[0][v][j], L * B);
+      ALL(k) adjoint(&c[0][j], B, &rows[0][v][j], ROW * B);
     }
     for (int v = 1; v < H; v++, r += L * s, m += L * s) {
       for (int u = 0; u <= H; u += H) {
@@ -81,8 +83,8 @@ void pixels(const float *re, const float *im, float *x, long p, long begin, long
         d[u][j] = m1 + m2;
       }
       ALL(k) {
-        adjoint(&c[0][j], B, &rows[0][v][j], L * B);
-        adjoint(&d[0][j], B, &rows[0][H + v][j], L * B);
+        adjoint(&c[0][j], B, &rows[0][v][j], ROW * B);
+        adjoint(&d[0][j], B, &rows[0][H + v][j], ROW * B);
       }
     }
     for (int h = 0; h < N; h++) {
