@@ -81,7 +81,7 @@ def test_from_the_command_line(campaign, tmp_path, capsys, monkeypatch):
     assert "there is no cell 99" in capsys.readouterr().err
 
 
-def test_cells_that_run_already_are_not_forgotten(campaign, tmp_path, monkeypatch):
+def test_cells_that_run_already_are_not_forgotten(campaign, tmp_path, monkeypatch, capsys):
     class Process:
         pid = 2
 
@@ -93,3 +93,20 @@ def test_cells_that_run_already_are_not_forgotten(campaign, tmp_path, monkeypatc
     (tmp_path / "pids.json").write_text('{"1": 1, "5": 99}')
     campaign.start([2], tmp_path, tmp_path)
     assert json.loads((tmp_path / "pids.json").read_text()) == {"1": 1, "2": 2}
+    campaign.start([1], tmp_path, tmp_path)
+    assert "cell 1: runs already" in capsys.readouterr().out
+    assert json.loads((tmp_path / "pids.json").read_text()) == {"1": 1, "2": 2}
+
+
+def test_what_others_saved_stays(campaign, tmp_path):
+    out, saved = tmp_path / "runs", tmp_path / "saved"
+    make_run(saved / "a", steps=7)
+    make_run(saved / "b", steps=7)
+    make_run(out / "b", steps=9, finished=True)
+    campaign.save(out, saved)
+    assert [path.name for path in saved.iterdir()] == ["a"]
+
+
+def test_a_process_that_is_not_ours_is_not_a_run(campaign):
+    assert not campaign._alive(1)
+    assert not campaign._alive(2**22 + 1)

@@ -41,7 +41,7 @@ FACTS = ("config.toml", "data.json", "environment.json", "metrics.jsonl")
 PIDS = "pids.json"
 
 
-def start(numbers: list[int], out: Path, code: Path, threads: int) -> None:
+def start(numbers: list[int], out: Path, code: Path, threads: int = 1) -> None:
     """Start the cells in processes that outlive this one, and note them in OUT/pids.json."""
     out.mkdir(parents=True, exist_ok=True)
     running = _running(out)
@@ -52,6 +52,9 @@ def start(numbers: list[int], out: Path, code: Path, threads: int) -> None:
         "PYTHONPATH": str(code / "src"),
     }
     for number in numbers:
+        if str(number) in running:
+            print(f"cell {number}: runs already, process {running[str(number)]}")
+            continue
         table, cell = CELLS[number]
         command = [sys.executable, "-m", "fairmargin", "reproduce", table, "--cell", cell]
         command += ["--budget", "paper", "--seeds", "1", "--out", str(out.resolve())]
@@ -86,12 +89,10 @@ def _be_nice() -> None:
 
 def pause(out: Path, patience: float = 120.0) -> None:
     """Ask the running cells to save and stop, and wait until they have."""
-    running = json.loads((out / PIDS).read_text())
-    for number, pid in running.items():
-        try:
+    running = _running(out)
+    for pid in running.values():
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            print(f"cell {number}: not running")
     deadline = time.monotonic() + patience
     while any(_alive(pid) for pid in running.values()) and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -102,11 +103,13 @@ def pause(out: Path, patience: float = 120.0) -> None:
 
 
 def _alive(pid: int) -> bool:
+    """Whether a process of this number is one of ours, and has not ended."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
         return False
-    return True
+    # One that has ended and was not yet asked for its exit code has no words.
+    return b"fairmargin" in words
 
 
 def status(out: Path) -> None:
@@ -126,9 +129,12 @@ def status(out: Path) -> None:
 
 
 def save(out: Path, saved: Path = SAVED) -> None:
-    """Copy what each unfinished run needs to go on; of a finished one nothing is kept here."""
-    shutil.rmtree(saved, ignore_errors=True)
+    """Copy what each unfinished run needs to go on; of a finished one nothing is kept here.
+
+    What is saved already of other runs stays.
+    """
     for folder in _runs(out):
+        shutil.rmtree(saved / folder.relative_to(out), ignore_errors=True)
         checkpoints = sorted((folder / "checkpoints").glob("step-*.ckpt"))
         if (folder / "result.json").is_file() or not checkpoints:
             continue

@@ -1,6 +1,9 @@
 import json
 import math
+import pickle
 import shutil
+import threading
+import time
 from functools import partial
 
 import pytest
@@ -95,17 +98,33 @@ def test_convolutions_are_within_1e_4_of_float64(native, threads, c, o, side, k)
 
 
 @needs_gcc
-def test_a_gradient_can_be_differentiated_again(native):
+@pytest.mark.parametrize("first_by", [0, 1])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_gradient_can_be_differentiated_again(native, first_by, in_order):
     torch.manual_seed(0)
-    images = torch.randn(16, 16, 8, 8, requires_grad=True)
-    weight = torch.randn(16, 16, 5, 5, requires_grad=True)
+    images = torch.randn(8, 8, 16, 16).permute(3, 2, 0, 1)
+    images = (images if in_order else images.contiguous()).requires_grad_()
+    inputs = [images, torch.randn(16, 16, 5, 5, requires_grad=True)]
     second = []
     for function in (spectral_conv2d, partial(F.conv2d, padding="same")):
-        (first,) = torch.autograd.grad(
-            function(images, weight).square().sum(), images, create_graph=True
-        )
-        second.append(torch.autograd.grad(first.square().sum(), weight)[0])
-    torch.testing.assert_close(second[0], second[1], rtol=1e-4, atol=1e-2 * float(second[1].std()))
+        y = function(*inputs).square().sum()
+        (first,) = torch.autograd.grad(y, inputs[first_by], create_graph=True)
+        second.append(torch.autograd.grad(first.square().sum(), inputs))
+    for ours, theirs in zip(*second, strict=True):
+        assert float((ours - theirs).abs().max()) <= 1e-4 * float(theirs.abs().max())
+
+
+@needs_gcc
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_one_gradient_alone(native, wanted):
+    torch.manual_seed(0)
+    inputs = [torch.randn(16, 16, 8, 8), torch.randn(16, 16, 5, 5), torch.randn(16)]
+    inputs[wanted].requires_grad_()
+    found = [
+        torch.autograd.grad(function(*inputs).cos().sum(), inputs[wanted])[0]
+        for function in (spectral_conv2d, partial(F.conv2d, padding="same"))
+    ]
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3 * float(found[1].abs().max()))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +154,19 @@ def test_nothing_is_compiled_unasked(monkeypatch):
     assert not norms.is_possible(torch.zeros(4, 4, 16, 1))
 
 
+def test_kernels_are_given_nothing_but_what_they_can_read(native):
+    maps = torch.zeros(4, 4, 16, 1)
+    assert norms.is_possible(maps, torch.ones(4))
+    assert not norms.is_possible(maps, torch.ones(4, dtype=torch.double))
+    assert not norms.is_possible(maps, torch.ones(4, device="meta"))
+    images, weight = torch.zeros(16, 16, 8, 8), torch.zeros(16, 16, 5, 5)
+    assert convolution.is_possible(images, weight)
+    assert not convolution.is_possible(images, weight.to("meta"))
+    for wrong in (maps.double(), maps.transpose(0, 1)[:, 1:], maps.to("meta")):
+        with pytest.raises(ValueError, match="contiguous float32 on the CPU"):
+            library.pointer(wrong)
+
+
 @needs_gcc
 @pytest.mark.parametrize("activation", ["none", "relu", "tanh"])
 @pytest.mark.parametrize("shared", [False, True])
@@ -162,15 +194,49 @@ def test_batch_norm_is_pytorchs(native, threads, activation, shared):
 
 
 @needs_gcc
+def test_a_variance_that_one_position_makes(native):
+    maps = torch.zeros(784, 2, 16, 1)
+    maps[392, 0] = 1.1
+    maps[:, 1] = 1e4
+    maps[5, 1, 3] += 1
+    mean, variance = norms._statistics(maps)
+    exact = maps.double().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(mean.double(), exact.mean(1), rtol=1e-6, atol=0)
+    torch.testing.assert_close(variance.double(), exact.var(1, correction=0), rtol=1e-3, atol=0)
+
+
+@needs_gcc
+def test_a_batch_norm_may_be_changed_in_place_behind(native):
+    norm = BatchNorm2d(4)
+    x = torch.randn(3, 3, 4, 16).permute(3, 2, 0, 1).requires_grad_()
+    torch.relu_(norm(x)).sum().backward()
+    assert x.grad.isfinite().all()
+
+
+@needs_gcc
+@pytest.mark.parametrize("activation", ["none", "relu", "tanh"])
+def test_a_batch_norms_gradient_can_be_differentiated_again(monkeypatch, activation):
+    torch.manual_seed(0)
+    x = torch.randn(3, 3, 4, 16).permute(3, 2, 0, 1).requires_grad_()
+    second = []
+    for asked in ("1", "0"):
+        monkeypatch.setenv(library.VARIABLE, asked)
+        y = BatchNorm2d(4)(x, activation)
+        (first,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+        second.append(torch.autograd.grad(first.square().sum(), x)[0])
+    torch.testing.assert_close(*second, rtol=1e-3, atol=1e-3 * float(second[1].abs().max()))
+
+
+@needs_gcc
 def test_tanh_is_within_2e_7_and_keeps_nan(native):
     x = torch.cat([torch.linspace(-20, 20, 4096 - 2), torch.tensor([math.nan, math.inf])])
     maps = x.view(1, 1, -1, 1)
     one = torch.ones(1)
-    ours = norms.apply(maps, one, torch.zeros(1), "tanh").view(-1)
+    ours = norms._apply(maps, one, torch.zeros(1), "tanh").view(-1)
     assert ours[-2].isnan()
     assert ours[-1] == 1
     assert float((ours[:-2].double() - x[:-2].double().tanh()).abs().max()) < 2e-7
-    assert norms.apply(maps, one, torch.zeros(1), "relu").view(-1)[-2].isnan()
+    assert norms._apply(maps, one, torch.zeros(1), "relu").view(-1)[-2].isnan()
 
 
 @needs_gcc
@@ -203,9 +269,14 @@ def test_what_does_not_compile_is_one_sentence(native):
         library._load("spectra.c", "this is not C")
 
 
+def test_the_sentence_is_the_same_in_another_process():
+    error = library.KernelError("there is no gcc to compile with")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
 def test_the_command_says_it_without_a_traceback(native, monkeypatch, tmp_path):
     monkeypatch.setattr(library, "_load", _no_compiler)
-    for kernels in (library.norms, library.products, library.spectra):
+    for kernels in (library.norms, library.multiply, library.spectra):
         kernels.cache_clear()
     words = ["train", "--dataset", "planted", "--network", "simple-conv-7", "--method", "ce"]
     words += ["--set", "train.steps=1", "--set", "train.batch_size=16", "--out", str(tmp_path)]
@@ -224,6 +295,26 @@ def test_work_is_shared_without_gaps(threads):
     assert sorted(parts) == {1: [(0, 37)], 2: [(0, 24), (24, 37)]}[threads]
     with pytest.raises(MemoryError):
         library.share(lambda *_: 1, 4)
+    library.share(lambda *_: pytest.fail("nothing to do"), 0)
+
+
+def test_an_interrupted_share_waits_for_the_others():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    finished = threading.Event()
+
+    def work(begin, end):
+        if begin == 0:
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+        finished.set()
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            library.share(work, 2)
+        assert finished.is_set()
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_run_says_whether_it_used_them(monkeypatch):

@@ -135,3 +135,11 @@ def test_what_does_not_change_numbers_is_not_said():
     assert provenance.appended({}, now, 0) == (now, "")
     _, changes = provenance.appended(facts, now | {"git": {"commit": "a" * 40, "dirty": True}}, 7)
     assert changes == "the code changed from same to aaaaaaaaaa with changes"
+
+
+def test_runs_from_before_kernels_could_be_compiled_had_none():
+    facts = dict.fromkeys(provenance.OF_A_PART, "same") | {"native": None}
+    _, changes = provenance.appended(facts, facts | {"native": False}, 7)
+    assert changes == ""
+    _, changes = provenance.appended(facts, facts | {"native": True}, 7)
+    assert changes == "compiled kernels changed from False to True"

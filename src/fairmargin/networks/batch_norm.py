@@ -1,15 +1,20 @@
 """Batch norm, activation and average of maps in either memory order, in few passes."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmargin.networks.native import norms
+from fairmargin.networks.norm_gradients import (
+    FusedActivation,
+    differentiable_gradients,
+    factors,
+    through,
+)
 from fairmargin.networks.samples_last import is_samples_last
 
-FusedActivation = Literal["none", "relu", "tanh"]
 # Numbers that go through several operations before they leave the cache.
 CACHED = 1 << 18
 
@@ -35,7 +40,7 @@ class BatchNorm2d(nn.BatchNorm2d):
         usual = self.momentum is not None and self.track_running_stats and self.affine
         if self.training and usual and x.device.type == "cpu":
             y = self._by_batch_statistics(maps, activation, shortcut)
-        elif not self.training and usual and shortcut is None and _is_for_kernels(maps):
+        elif usual and shortcut is None and self._has_kernels(maps) and not self.training:
             y = self._by_running_statistics(maps, activation)
         else:
             y = _activate(super().forward(maps), activation, shortcut)
@@ -45,9 +50,14 @@ class BatchNorm2d(nn.BatchNorm2d):
         self, maps: Tensor, activation: FusedActivation, shortcut: Tensor | None
     ) -> Tensor:
         """Normalize by the batch's own statistics, which also move the running ones."""
-        y, mean, variance = _Normalize.apply(
-            maps, self.weight, self.bias, shortcut, self.eps, activation
-        )
+        if shortcut is None and norms.is_possible(maps, self.weight, self.bias):
+            y, mean, variance = norms.Normalize.apply(
+                maps, self.weight, self.bias, self.eps, activation
+            )
+        else:
+            y, mean, variance = _Normalize.apply(
+                maps, self.weight, self.bias, shortcut, self.eps, activation
+            )
         with torch.no_grad():
             assert self.running_mean is not None
             assert self.running_var is not None
@@ -61,17 +71,22 @@ class BatchNorm2d(nn.BatchNorm2d):
             self.num_batches_tracked += 1
         return y
 
+    def _has_kernels(self, maps: Tensor) -> bool:
+        """Whether the compiled kernels can normalize without gradients, and were asked for."""
+        if torch.is_grad_enabled():
+            return False
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        return norms.is_possible(maps, self.weight, self.bias, self.running_mean, self.running_var)
+
     def _by_running_statistics(self, maps: Tensor, activation: FusedActivation) -> Tensor:
         """Normalize by the running statistics in one compiled pass."""
         assert self.running_mean is not None
         assert self.running_var is not None
         factor = self.weight * (self.running_var + self.eps).rsqrt()
-        return norms.apply(maps, factor, self.bias - self.running_mean * factor, activation)
-
-
-def _is_for_kernels(maps: Tensor) -> bool:
-    """Whether no gradient is wanted, and the compiled kernels can normalize and were asked for."""
-    return not torch.is_grad_enabled() and norms.is_possible(maps)
+        offset = self.bias - self.running_mean * factor
+        result: Tensor = norms.Apply.apply(maps, factor, offset, activation)
+        return result
 
 
 FUSED: dict[type[nn.Module], FusedActivation] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
@@ -136,14 +151,6 @@ class _Normalize(torch.autograd.Function):
         eps: float,
         activation: FusedActivation,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if shortcut is None and norms.is_possible(x):
-            mean, variance = norms.statistics(x)
-            scale = (variance + eps).rsqrt()
-            z = norms.apply(x, weight * scale, bias - mean * weight * scale, activation)
-            ctx.save_for_backward(x, weight, mean, scale, z)
-            ctx.eps, ctx.activation, ctx.is_native = eps, activation, True
-            ctx.mark_non_differentiable(mean, variance)
-            return z, mean, variance
         p, c, n, _ = x.shape
         rows = x.view(p, c * n)
         some = max(1, CACHED // (c * n))
@@ -173,7 +180,7 @@ class _Normalize(torch.autograd.Function):
                 out.sigmoid_().mul_(2).sub_(1)
         z = z.view_as(x)
         ctx.save_for_backward(x, weight, mean, scale, z if activation != "none" else None)
-        ctx.eps, ctx.activation, ctx.is_native = eps, activation, False
+        ctx.eps, ctx.activation = eps, activation
         ctx.mark_non_differentiable(mean, variance)
         return z, mean, variance
 
@@ -181,18 +188,11 @@ class _Normalize(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, scale, z = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient may be differentiated again
-            g = _through(ctx.activation, gradients[0], z).contiguous()
+            g = through(ctx.activation, gradients[0], z)
             ds = g if ctx.needs_input_grad[3] else None
-            wanted = list(ctx.needs_input_grad[:3])
-            found = torch.ops.aten.native_batch_norm_backward(
-                g, x, weight, None, None, mean, scale, True, ctx.eps, wanted
-            )
+            wanted = ctx.needs_input_grad[:3]
+            found = differentiable_gradients(g, x, weight, mean, scale, ctx.eps, wanted)
             return *found, ds, None, None
-        if ctx.is_native:
-            before = norms.Gradient(gradients[0].expand_as(x), z, x, ctx.activation)
-            of_g, of_gx = before.sums(mean)
-            of_x = _factors(x, weight, mean, scale, of_g, of_gx * scale)
-            return before.combine(*of_x), of_gx * scale, of_g, None, None, None
         p, c, n, _ = x.shape
         flat = lambda t: t.reshape(p, c * n)
         some = max(1, CACHED // (c * n))
@@ -214,7 +214,7 @@ class _Normalize(torch.autograd.Function):
             of_g += g.sum(0)
             of_gx += (part - each).mul_(g).sum(0)
         d_bias, d_weight = of_g.view(c, n).sum(1), of_gx.view(c, n).sum(1) * scale
-        of_x = _factors(x, weight, mean, scale, d_bias, d_weight)
+        of_x = factors(x, weight, mean, scale, d_bias, d_weight)
         a, b, constant = (t.repeat_interleave(n) for t in of_x)
         for part, g, d in zip(rows, ds.split(some), dx.split(some), strict=True):
             torch.addcmul(torch.addcmul(constant, part, b), g, a, out=d)
@@ -222,30 +222,9 @@ class _Normalize(torch.autograd.Function):
         return dx.view_as(x), d_weight, d_bias, of_shortcut, None, None
 
 
-def _factors(
-    x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, d_bias: Tensor, d_weight: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """a, b and constant of dx = a·g + b·x + constant, [C] each."""
-    number = x.shape[0] * x.shape[2]
-    a = weight * scale
-    b = -a * scale * d_weight / number
-    return a, b, -a * d_bias / number - b * mean
-
-
 def _over_samples(sums: Tensor, positions: int, n: int) -> Tensor:
     """Sums over positions, [C·N] → averages [C]."""
     return sums.view(-1, n).sum(1) / (positions * n)
-
-
-def _through(activation: FusedActivation, gradient: Tensor, z: Tensor) -> Tensor:
-    """The gradient before an activation, from the one behind it and its result."""
-    match activation:
-        case "relu":
-            return torch.ops.aten.threshold_backward(gradient, z, 0)
-        case "tanh":
-            return torch.ops.aten.tanh_backward(gradient, z)
-        case _:
-            return gradient
 
 
 def mean_over_positions(maps: Tensor) -> Tensor:

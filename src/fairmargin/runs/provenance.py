@@ -16,6 +16,8 @@ OF_A_PART = (
 MATTERS = (
     "fairmargin", "torch", "numpy", "platform", "device", "threads", "native", "world_size", "git",
 )  # fmt: skip
+# What a fact was before runs noted it.
+ABSENT = {"native": False}
 NAMES = {"world_size": "processes", "git": "the code", "native": "compiled kernels"}
 
 Facts = dict[str, Any]
@@ -35,13 +37,19 @@ def appended(before: Mapping[str, Any], now: Facts, step: int) -> tuple[Facts, s
     parts = list(before.get("parts") or [_part(before, 0)])
     last = parts[-1]
     changes = [
-        f"{NAMES.get(name, name)} changed from {_short(last.get(name))} to {_short(now.get(name))}"
+        f"{NAMES.get(name, name)} changed from {_short(_fact(last, name))} to "
+        f"{_short(_fact(now, name))}"
         for name in MATTERS
-        if last.get(name) != now.get(name)
+        if _fact(last, name) != _fact(now, name)
     ]
     first = {name: before.get(name) for name in OF_A_PART}
     whole = now | first | parent | {"parts": [*parts, _part(now, step)]}
     return whole, ", ".join(changes)
+
+
+def _fact(facts: Mapping[str, Any], name: str) -> Any:
+    value = facts.get(name)
+    return ABSENT.get(name) if value is None else value
 
 
 def _part(facts: Mapping[str, Any], step: int) -> Facts:

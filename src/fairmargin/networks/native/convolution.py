@@ -1,9 +1,9 @@
 """Spectral convolution with compiled transforms and products.
 
-The same sums as in `spectral.py`, which has the notation, with three differences: spectra have an
-even length with small factors, so that fast transforms exist; the whole spectrum is found at once;
-and factors of the inverse transform are in the kernel's spectrum, so that the transform A and its
-adjoint are all there is:
+The same sums as in `spectral.py`, which has the notation, with these differences: spectra have an
+even length with small factors, so that fast transforms exist; the whole spectrum is found at once,
+and that of x is kept for the backward pass; and factors of the inverse transform are in the
+kernel's spectrum, so that the transform A and its adjoint are all there is:
 
     y = Aᵀ(G·A x),   dx = Aᵀ(Gᴴ·A dy),   dG = A dy·(A x)ᴴ
 """
@@ -16,11 +16,12 @@ from torch import Tensor
 from fairmargin.networks.direct import direct_gradients
 from fairmargin.networks.native import library
 
-# Rows of a product that are held in registers: numbers of channels must be multiples of it.
+# Rows of a product that are held in registers; PyTorch multiplies where channels are no multiple.
 ROWS = 8
 # Numbers that a transform takes at once, B vectors of spectra.c.
 BLOCK = 16 * library.WIDTH
-# Side of the largest maps: their transforms take 1 MiB of a thread's stack.
+# Side of the largest maps: their transforms take a MiB of a thread's stack, or two if the kernel is
+# as large as the map.
 LARGEST = 28
 
 
@@ -31,11 +32,9 @@ def is_possible(images: Tensor, weight: Tensor) -> bool:
         images: [N, C, H, W].
         weight: [O, C, k, k].
     """
-    if not library.is_wanted() or images.device.type != "cpu":
-        return False
     n, _, h, w = images.shape
     o, c, k = weight.shape[:3]
-    if not images.dtype == weight.dtype == torch.float32 or not k <= h == w <= LARGEST:
+    if not library.serves(images, weight) or not k <= h == w <= LARGEST:
         return False
     return n % library.WIDTH == 0 and o * c % library.WIDTH == 0
 
@@ -61,13 +60,14 @@ class NativeSpectral(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         (side, _, _, n), (k, _, o, _) = x.shape, w.shape
-        x = x.contiguous()
-        x_hat, g = _spectrum(x, length_of(side, k)), _kernel_spectrum(w, side)
+        length = length_of(side, k)
+        x_hat = _spectrum(x.contiguous(), length)
+        g = _kernel_spectrum(w, side)
         y_hat = _multiply(g, x_hat, x.new_empty(2, len(g[0]), o, n))
         if b is not None:
             y_hat[0, 0] += b[:, None]
         ctx.save_for_backward(x, w, x_hat if ctx.needs_input_grad[1] else None, g)
-        return _pixels(y_hat, side, length_of(side, k))
+        return _pixels(y_hat, side, length)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -116,11 +116,9 @@ def _spectrum(x: Tensor, length: int, first: int = 0) -> Tensor:
     """A x: [side, side, P, Q] → [2, F, P, Q], real and imaginary parts."""
     side, _, p, q = x.shape
     result = x.new_empty(2, length * length // 2 + 2, p, q)
-    transform = library.spectra(side, length, first).spectrum
-    of = [library.pointer(t) for t in (x, *result)]
-    library.share(
-        lambda begin, end: transform(*of, *library.sizes(p * q, begin, end)), p * q, BLOCK
-    )
+    transform, _ = library.spectra(side, length, first)
+    pointers = [library.pointer(t) for t in (x, *result)]
+    library.share(lambda begin, end: transform(*pointers, p * q, begin, end), p * q, BLOCK)
     return result
 
 
@@ -128,11 +126,9 @@ def _pixels(spectrum: Tensor, side: int, length: int, first: int = 0) -> Tensor:
     """Aᵀ: [2, F, P, Q] → [side, side, P, Q]."""
     p, q = spectrum.shape[2:]
     result = spectrum.new_empty(side, side, p, q)
-    transform = library.spectra(side, length, first).pixels
-    of = [library.pointer(t) for t in (*spectrum, result)]
-    library.share(
-        lambda begin, end: transform(*of, *library.sizes(p * q, begin, end)), p * q, BLOCK
-    )
+    _, transform = library.spectra(side, length, first)
+    pointers = [library.pointer(t) for t in (*spectrum, result)]
+    library.share(lambda begin, end: transform(*pointers, p * q, begin, end), p * q, BLOCK)
     return result
 
 
@@ -144,12 +140,11 @@ def _multiply(
     k = a.shape[2 if a_turned else 3]
     if m % ROWS or n % library.WIDTH or (b_turned and k % library.WIDTH):  # colours of an image
         return _multiply_by_torch(a, b, out, a_turned, b_turned)
-    kernel = library.products().multiply
+    kernel = library.multiply()
 
-    def work(begin: int, end: int) -> int:
-        (ar, ai), (br, bi), (cr, ci) = ([library.pointer(t[begin]) for t in x] for x in (a, b, out))
-        numbers = library.sizes(end - begin, m, k, n)
-        return int(kernel(*numbers, ar, ai, int(a_turned), br, bi, int(b_turned), cr, ci))
+    def work(begin: int, end: int) -> int | None:
+        of_a, of_b, of_c = ([library.pointer(part[begin]) for part in x] for x in (a, b, out))
+        return kernel(end - begin, m, k, n, *of_a, int(a_turned), *of_b, int(b_turned), *of_c)
 
     library.share(work, f)
     return out

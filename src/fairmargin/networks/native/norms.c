@@ -47,43 +47,35 @@ static inline V before(V dz, V z, int activation) {
   return dz;
 }
 
-// mean and variance [c] of x [p, c, n]. Squares are of differences from the mean of one position,
-// which is near enough to the mean to lose no digits. Returns 0, or 1 without memory.
+// mean and variance [c] of x [p, c, n]. The n numbers of a position have a mean and squares of their
+// own; positions are put together in double precision, so that no digits are lost.
+// Returns 0, or 1 without memory.
 int statistics(const float *x, long p, long c, long n, long begin, long end, float *mean,
                float *variance) {
-  V *const sums = aligned_alloc(64, 2 * c * sizeof(V)), *const squares = sums + c;
-  float *const about = malloc(c * sizeof(float));
-  if (!sums || !about) {
-    free(sums);
-    free(about);
-    return 1;
-  }
-  for (long ch = begin; ch < end; ch++) {
-    const V *from = (const V *)(x + (p / 2 * c + ch) * n);
-    V sum = {0};
-    for (long i = 0; i < n / W; i++) sum += from[i];
-    about[ch] = total(sum) / n;
-    sums[ch] = squares[ch] = (V){0};
-  }
+  double *const means = calloc(3 * c, sizeof(double));
+  double *const squared_means = means + c, *const squares = squared_means + c;
+  if (!means) return 1;
   for (long q = 0; q < p; q++)
     for (long ch = begin; ch < end; ch++) {
       const V *from = (const V *)(x + (q * c + ch) * n);
       V sum = {0}, square = {0};
+      for (long i = 0; i < n / W; i++) sum += from[i];
+      const double m = total(sum) / n;
+      const V about = every(m);
       for (long i = 0; i < n / W; i++) {
-        const V d = from[i] - about[ch];
-        sum += d;
+        const V d = from[i] - about;
         square += d * d;
       }
-      sums[ch] += sum;
-      squares[ch] += square;
+      means[ch] += m;
+      squared_means[ch] += m * m;
+      squares[ch] += total(square);
     }
   for (long ch = begin; ch < end; ch++) {
-    const double d = total(sums[ch]) / (p * n);
-    mean[ch] = about[ch] + d;
-    variance[ch] = total(squares[ch]) / (p * n) - d * d;
+    const double whole = means[ch] / p;
+    mean[ch] = whole;
+    variance[ch] = squares[ch] / (p * n) + (squared_means[ch] / p - whole * whole);
   }
-  free(sums);
-  free(about);
+  free(means);
   return 0;
 }
 
@@ -97,10 +89,11 @@ void apply(const float *x, long p, long c, long n, long begin, long end, const f
       const V a = every(factor[ch]), b = every(offset[ch]);
       for (long i = 0; i < n / W; i++) put(to + i, activate(from[i] * a + b, activation));
     }
+  finish();
 }
 
 // Sums [c] of g = dz·f′ and of g·(x − mean). Positions of dz are `step` numbers apart; 0 if all
-// share one gradient. Returns 0, or 1 without memory.
+// share one gradient. Without an activation z is not used. Returns 0, or 1 without memory.
 int gradient_sums(const float *dz, long step, const float *z, const float *x, long p, long c,
                   long n, long begin, long end, const float *mean, int activation, float *of_g,
                   float *of_gx) {
@@ -141,4 +134,5 @@ void gradient(const float *dz, long step, const float *z, const float *x, long p
       for (long i = 0; i < n / W; i++)
         put(to + i, of_g * before(d[i], out[i], activation) + (of_x * in[i] + rest));
     }
+  finish();
 }

@@ -119,6 +119,7 @@ int multiply(long f, long m, long k, long n, const float *ar, const float *ai, i
     cr += m * n;
     ci += m * n;
   }
+  finish();
   free(a2);
   free(b);
   return 0;

@@ -52,6 +52,7 @@ void spectrum(const float *x, float *re, float *im, long p, long begin, long end
       }
     }
   }
+  finish();
 }
 
 // The adjoint of spectrum: re, im [F, p] → x [N, N, p].
@@ -92,4 +93,5 @@ void pixels(const float *re, const float *im, float *x, long p, long begin, long
       for (int w = 0; w < N; w++) ALL(k) put(to + (h * N + w) * s + j, c[w][j]);
     }
   }
+  finish();
 }

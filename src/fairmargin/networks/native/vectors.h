@@ -9,7 +9,7 @@
 #endif
 
 typedef float V __attribute__((vector_size(4 * W), aligned(4), may_alias));
-// An array of vectors that each fill a line of the cache.
+// An array whose vectors do not lie across two lines of the cache.
 #define ALIGNED __attribute__((aligned(64)))
 // Keep a value in a register instead of reading it again.
 #define HOLD(x) __asm__("" : "+v"(x))
@@ -25,3 +25,6 @@ static inline void put(V *to, V value) {
 #endif
   *to = value;
 }
+
+// Let other threads see what was put.
+static inline void finish(void) { _mm_sfence(); }
