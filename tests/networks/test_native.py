@@ -317,7 +317,7 @@ def test_an_interrupted_share_waits_for_the_others():
         torch.set_num_threads(before)
 
 
-def test_a_run_says_whether_it_used_them(monkeypatch):
+def test_a_run_says_whether_they_were_asked_for(monkeypatch):
     for asked, expected in (("1", True), ("0", False)):
         monkeypatch.setenv(library.VARIABLE, asked)
         assert environment("cpu", 1, 1, ["fairmargin"], {})["native"] is expected

@@ -17,7 +17,8 @@ positions times 49 taps, 38,416 multiplications for each pair of channels, at mo
 
 Gradients are the adjoint of each step: with x̂ = A x, ŷ = G x̂, y = S ŷ they are dŷ = Sᵀ dy, dx̂ =
 Gᴴ dŷ, dG = dŷ x̂ᴴ, dx = Aᵀ dx̂. Of x̂ only the first half of its transform, along one axis, is kept
-for the backward pass: all of it would take more memory than the activations.
+for the backward pass: all of it would take more memory than the activations. Where compiled
+kernels were asked for, they take over (native/convolution.py).
 """
 
 from typing import Any
