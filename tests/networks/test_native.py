@@ -80,8 +80,8 @@ def gradients(function, inputs, seed):
 
 
 @needs_gcc
-@pytest.mark.parametrize(("c", "o"), [(3, 16), (16, 32), (32, 64)])
-@pytest.mark.parametrize(("side", "k"), [(28, 7), (14, 7), (9, 5)])
+@pytest.mark.parametrize(("c", "o"), [(3, 16), (16, 48)])
+@pytest.mark.parametrize(("side", "k"), [(28, 7), (9, 5)])
 def test_convolutions_are_within_1e_4_of_float64(native, threads, c, o, side, k):
     torch.manual_seed(0)
     images, weight, bias = torch.randn(48, c, side, side), torch.randn(o, c, k, k), torch.randn(o)
