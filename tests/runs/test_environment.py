@@ -21,8 +21,7 @@ class TestEnvironment:
         facts = environment("cpu", 2, 1, ["fairmargin", "train"], {"train": "00"})
         assert list(facts) == [
             "fairmargin", "python", "torch", "numpy", "platform", "device", "threads",
-            "deterministic", "world_size", "git", "command",
-            "started", "data",
+            "native", "deterministic", "world_size", "git", "command", "started", "data",
         ]  # fmt: skip
         assert facts["python"] == platform.python_version()
         assert facts["device"] == "cpu"
