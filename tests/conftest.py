@@ -1,6 +1,7 @@
 """Keep each of several test processes to one thread; run tests one after another with -n 0."""
 
 import os
+from collections import Counter
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # PyTorch reads this when it is imported.
@@ -24,3 +25,9 @@ def _digests_elsewhere(tmp_path_factory):
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: many tests wait for processes that they start."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long, so that no process is left with one at the end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])

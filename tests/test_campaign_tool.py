@@ -2,10 +2,12 @@
 
 import importlib.util
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from fairmargin.reproduce.campaign import plan
 from fairmargin.reproduce.cells import cells
 
 TOOL = Path(__file__).parents[1] / "tools" / "campaign.py"
@@ -39,8 +41,20 @@ def files(folder):
 
 
 def test_every_cell_is_one_of_the_paper_s(campaign):
-    for table, pattern in campaign.CELLS.values():
-        assert len(cells(table, pattern=pattern)) == 1, pattern
+    for job in campaign.JOBS.values():
+        if job.budget == "paper":
+            assert len(cells(job.table, pattern=job.cell)) == 1, job.cell
+
+
+def test_what_the_reduced_protocol_runs(campaign, tmp_path):
+    job = campaign.JOBS[11]
+    chosen = cells(job.table, pattern=job.cell, readings=("authors", "recommended"))
+    tasks = plan(chosen, job.budget, [0], tmp_path)
+    number = Counter(task.cell.table for task in tasks)
+    # Table 3: 11 methods at two ρ, four at the other two, and the recommended form at all four;
+    # Figure 2: two methods, two ρ, and the three ε that Table 3 does not have.
+    assert number == {"3": 22 + 8 + 4, "12": 6, "figure2": 12, "4": 8}
+    assert [task.cell.setting for task in tasks[:11]] == ["rho=0.99"] * 11
 
 
 def test_save_and_restore(campaign, tmp_path):

@@ -1,9 +1,10 @@
 """Does a method do what it is for? Each is trained for a few seconds on "planted".
 
 Its shortcut, a tint, and its core, a bar, are known. Numbers are accuracies on conflicting test
-samples, where the tint belongs to another class than the bar, averaged over seeds. Cross-entropy
-has the same data, network, epochs, batches and learning rate, and gets about 0.1. Guessing gets
-0.25, and a network that avoids the tint's class a third: what counts as learning is above FLOOR.
+samples, where the tint belongs to another class than the bar, averaged over three seeds where the
+margin is narrow. Cross-entropy has the same data, network, epochs, batches and learning rate, and
+gets about 0.1. Guessing gets 0.25, and a network that avoids the tint's class a third: what counts
+as learning is above FLOOR.
 
 A new method needs one line: in MARGINS what it must gain, or in NO_GAIN why nothing is asked of it
 (docs/methods.md has the same list); and one in SETTINGS if the dataset's preset and its own
@@ -31,6 +32,8 @@ from fairmargin.runtime import memory
 from tests.bias.scored import write_scores
 
 SEEDS = (0, 1, 2)
+# A method that must gain so much has a wide margin with any seed, so one is enough.
+SURE = 0.7
 FLOOR = 0.45
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
@@ -193,8 +196,8 @@ def trained(name, seed, changes):
     return evaluate.quick(method, data.test, data.eval_views, data.info)
 
 
-def conflicting(name, settings):
-    return fmean(trained(name, seed, tuple(settings.items()))["conflicting"] for seed in SEEDS)
+def conflicting(name, settings, seeds=SEEDS):
+    return fmean(trained(name, seed, tuple(settings.items()))["conflicting"] for seed in seeds)
 
 
 def of_the_run(settings):
@@ -227,7 +230,9 @@ def test_the_page_names_the_same_methods_with_the_same_reasons():
 @pytest.mark.parametrize("name", sorted(MARGINS))
 def test_it_sees_past_the_shortcut(name):
     settings = SETTINGS.get(name, {})
-    gained, usual = conflicting(name, settings), conflicting("ce", of_the_run(settings))
+    seeds = SEEDS[:1] if MARGINS[name] >= SURE else SEEDS
+    gained = conflicting(name, settings, seeds)
+    usual = conflicting("ce", of_the_run(settings), seeds)
     assert gained > FLOOR
     assert gained > usual + MARGINS[name]
 

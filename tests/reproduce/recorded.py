@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairmargin import config as configuration
+from fairmargin.reproduce import budgets
 from fairmargin.reproduce.cells import Cell
 from fairmargin.reproduce.ledger import Line
 
@@ -17,6 +18,8 @@ def line(method: str, published: float, ours: float, **others: object) -> Line:
     cell = ("3", "biased-mnist", method, "rho=0.99", reading)
     made = Line(*cell, published, None, "paper")
     facts |= others
+    budget = budgets.parse(str(facts["budget"])) if facts["budget"] else None
+    facts.setdefault("note", budgets.note(budget, "biased-mnist") if budget else "")
     return replace(made, ours=ours, gap=round(ours - published, 2), **facts)  # type: ignore[arg-type]
 
 
@@ -25,7 +28,7 @@ def run_folder(
     out: Path,
     seed: int,
     accuracy: float | None,
-    epochs: int = 4,
+    epochs: int = budgets.EPOCHS,
     extra: Sequence[str] = (),
 ) -> None:
     """What a run leaves that the ledger reads."""

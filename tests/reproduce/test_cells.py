@@ -106,10 +106,14 @@ def test_the_protocol_of_table_3_is_the_published_one() -> None:
     )
 
 
-def test_a_laptop_has_the_milestones_at_the_thirds() -> None:
-    (cell,) = cells("3", pattern="biasbal:rho=0.99")
-    config = cell.config("laptop", 0)
-    assert config.schedule.milestones == (config.train.epochs / 3, 2 * config.train.epochs / 3)
+def test_a_laptop_trains_for_as_long_with_every_method() -> None:
+    kept = [cell for cell in cells("3") if cell.reading in ("", "authors")]
+    assert len(kept) == 4 * 11
+    for config in (cell.config("laptop", 0) for cell in kept):
+        assert (config.train.epochs, config.train.batch_size) == (24, 128)
+        assert config.schedule.milestones == (20, 22)
+        assert config.optimizer.lr == 1e-3
+        assert config.network.options["stride"] == 2
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,16 @@ def test_the_figures_share_their_runs() -> None:
     assert {cell.folder(Path("out"), "paper", 0) for cell in histograms} < folders
 
 
+def test_several_patterns_give_their_cells_in_this_order_and_once() -> None:
+    found = cells("3", pattern="end:rho=0.99, ce:rho=0.99*,*:rho=0.99")
+    names = [cell.name.partition("/")[2] for cell in found]
+    assert names[:5] == ["end:rho=0.99", *(f"ce:rho={rho}" for rho in RHOS)]
+    assert len(set(names)) == len(names) == 5 + 6
+
+
 def test_a_pattern_that_matches_nothing_shows_the_names() -> None:
+    with pytest.raises(ValueError, match="'nothing' matches nothing of 3"):
+        cells("3", pattern="ce:*,nothing")
     with pytest.raises(ValueError, match=r"matches nothing of 3.*\n.*biased-mnist/ce:rho=0.999"):
         cells("3", pattern="nothing")
     with pytest.raises(ValueError, match="table or figure"):
@@ -173,22 +186,17 @@ def test_a_pattern_that_matches_nothing_shows_the_names() -> None:
         cells("3", readings=["mine"])
 
 
-def test_table_12_is_run_at_one_rho_on_a_laptop() -> None:
-    kept = [
-        cell for cell in cells("12") if not budgets.left_out("laptop", cell.table, cell.setting)
-    ]
-    assert len(kept) == 3 * 6
-    assert {cell.config("laptop", 0).data.name for cell in kept} == {"biased-mnist-mini"}
-
-
-@pytest.mark.parametrize("figure", ["figure2", "figure5"])
-def test_sweeps_are_small_on_a_laptop_with_five_times_the_conflicting_digits(figure: str) -> None:
-    for cell in cells(figure):
-        config = cell.config("laptop", 0)
-        assert config.data.name == "biased-mnist-mini"
-        assert config.data.options["rho"] == pytest.approx(1 - 5 * (1 - cell.settings["data.rho"]))
-        assert config.evaluate.every == 1
-        assert cell.config("paper", 0).data.name == "biased-mnist"
+@pytest.mark.parametrize(
+    ("what", "runs", "rhos"),
+    [("12", 3 * 6, {0.999}), ("figure2", 16, {0.99, 0.999}), ("figure5", 6, {0.999})],
+)
+def test_of_a_grid_a_laptop_runs_the_hardest(what: str, runs: int, rhos: set[float]) -> None:
+    kept = [cell for cell in cells(what) if not budgets.left_out("laptop", what, cell.setting)]
+    assert len(kept) == runs
+    configs = [cell.config("laptop", 0) for cell in kept]
+    assert {config.data.name for config in configs} == {"biased-mnist"}
+    assert {config.data.options["rho"] for config in configs} == rhos
+    assert {config.evaluate.every for config in configs} == {1}
 
 
 def test_a_file_is_the_configuration_of_its_cell(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairmargin.reproduce import ledger
+from fairmargin.reproduce.budgets import EPOCHS
 from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.ledger import Line
 from tests.reproduce.recorded import line, run_folder
@@ -102,7 +103,7 @@ def test_runs_become_lines(tmp_path: Path) -> None:
     run_folder(cell, tmp_path, 2, None, epochs=3)
     (found,) = ledger.collect(tmp_path)
     assert (found.ours, found.ours_std, found.best_on_test, found.seeds) == (55.0, 7.07, 56.0, 2)
-    assert (found.gap, found.commit, found.epochs) == (-35.8, "012345678", "4 of 4")
+    assert (found.gap, found.commit, found.epochs) == (-35.8, "012345678", f"{EPOCHS} of {EPOCHS}")
     command = 'fairmargin reproduce 3 --cell "biased-mnist/ce:rho=0.99" --budget laptop'
     assert found.command == f"{command} --seeds 2"
     assert cell.command("laptop", [0]).endswith(" --seeds 1")
@@ -125,7 +126,7 @@ def test_a_run_that_goes_on_is_shown_with_the_epochs_done(tmp_path: Path) -> Non
     (cell,) = cells("3", pattern="ce:rho=0.99")
     run_folder(cell, tmp_path, 0, None, epochs=3)
     (found,) = ledger.collect(tmp_path)
-    assert (found.ours, found.epochs) == (25.0, "3 of 4")
+    assert (found.ours, found.epochs) == (25.0, f"3 of {EPOCHS}")
 
 
 def test_a_run_with_other_settings_is_not_taken_for_its_cell(tmp_path: Path) -> None:
@@ -165,3 +166,13 @@ def test_lines_stay_when_their_runs_are_elsewhere(tmp_path: Path) -> None:
     run_folder(cell, tmp_path / "c", 0, 0.7)
     (newer,) = [one for one in ledger.merged(again, ledger.collect(tmp_path / "c")) if one.budget]
     assert newer.ours == 70.0
+
+
+def test_lines_of_a_protocol_that_is_no_longer_the_budgets_are_dropped(tmp_path: Path) -> None:
+    (cell,) = cells("3", pattern="ce:rho=0.99")
+    run_folder(cell, tmp_path, 0, 0.5)
+    (today,) = ledger.collect(tmp_path)
+    before = replace(today, ours=15.2, note="SimpleConvNet(7) with stride 2, four epochs")
+    assert not [one for one in ledger.merged([before], []) if one.budget]
+    (kept,) = [one for one in ledger.merged([before], [today]) if one.budget]
+    assert kept.ours == 50.0

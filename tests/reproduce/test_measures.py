@@ -94,7 +94,7 @@ def test_the_best_epoch_is_of_the_final_stage(tmp_path: Path, finished: bool) ->
 def test_a_run_that_ends_by_its_steps_is_whole(tmp_path: Path) -> None:
     (cell,) = cells("3", pattern="ce:rho=0.99")
     limit = ["train.epochs=400", "train.steps=100"]
-    run_folder(cell, tmp_path, 0, 0.5, extra=limit)
+    run_folder(cell, tmp_path, 0, 0.5, epochs=4, extra=limit)
     run_folder(cell, tmp_path, 1, None, epochs=2, extra=limit)  # 10 steps
     one, other = (measures.measured(record) for record in ledger.runs_of(cell, tmp_path, "laptop"))
     assert one is not None

@@ -37,7 +37,9 @@ def reproduce(
     ] = None,
     cell: Annotated[
         str | None,
-        typer.Option(help='Only cells whose name matches: "*fairkl:rho=0.99@authors".'),
+        typer.Option(
+            help='Only cells whose name matches, comma-separated: "ce:rho=0.99,*fairkl:*@authors".'
+        ),
     ] = None,
     reading: Annotated[
         str | None,

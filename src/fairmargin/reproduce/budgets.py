@@ -7,22 +7,18 @@ smoke   a few steps on generated data in the real layouts: shows that a cell run
         about accuracy
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 from fairmargin.checks import check_choice
+from fairmargin.reproduce.readings import Settings
 
 Budget = Literal["paper", "laptop", "smoke"]
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
 GENERIC = ("cifar10", "cifar100", "imagenet100")
 # Methods that train the classifier they are judged by.
 CLASSIFYING = ("ce", "max-margin")
-# Grids, which the laptop budget runs on 5,000 digits.
-SMALL = ("12", "figure2", "figure5")
-# How many times more conflicting digits there are in a grid on a laptop, so that a small batch
-# holds as many as the paper's batches.
-MORE_CONFLICTING = 5
+# Table or figure: beginnings of the settings that the laptop budget runs of it.
+PARTS = {"12": ("rho=0.999;",), "figure2": ("rho=0.99;", "rho=0.999;")}
 
 # Training images of each dataset. The time of a run is estimated from them and a few timed steps.
 TRAINING_IMAGES = {
@@ -37,24 +33,12 @@ TRAINING_IMAGES = {
 }
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What a budget changes in a cell.
-
-    Args:
-        settings: by key of the configuration.
-        dataset: used in place of the cell's own if that is too large; else empty.
-    """
-
-    settings: dict[str, Any] = field(default_factory=dict)
-    dataset: str = ""
-
-
-# Epochs of Biased-MNIST on a laptop.
-EPOCHS = 4
-# By dataset. The learning rate changes between epochs, so of four it falls after the second and the
-# third.
-LAPTOP: dict[str, dict[str, Any]] = {
+# Epochs of Biased-MNIST on a laptop, and after which of them the learning rate falls: later than in
+# the paper, so that there are about as many steps with the high one.
+EPOCHS = 24
+FALLS = [20, 22]
+# By dataset.
+LAPTOP: dict[str, Settings] = {
     "biased-mnist": {
         "data.valid_fraction": 0.0,
         "network.stride": 2,
@@ -62,7 +46,7 @@ LAPTOP: dict[str, dict[str, Any]] = {
         "optimizer.lr": 1e-3,
         "train.epochs": EPOCHS,
         "train.batch_size": 128,
-        "schedule.milestones": [EPOCHS / 3, 2 * EPOCHS / 3],
+        "schedule.milestones": FALLS,
         "evaluate.every": 1,
     },
     "biased-mnist-mini": {"data.valid_fraction": 0.25, "evaluate.every": 0},
@@ -104,18 +88,18 @@ GENERIC_LAPTOP = {
 # Linear evaluation as in the commands in the README of HobbitLong/SupContrast. The other settings
 # of its main_linear.py are the configuration's defaults: momentum 0.9, no weight decay, learning
 # rate × 0.2 after 60, 75 and 90 % of the epochs.
-LINEAR: dict[str, Any] = {
+LINEAR: Settings = {
     "evaluate.linear_lr": 5.0,
     "evaluate.linear_batch_size": 512,
     "evaluate.linear_epochs": 100,
 }
 LINEAR_LR = {"simclr": 1.0}
-LINEAR_REDUCED: dict[str, dict[str, Any]] = {
+LINEAR_REDUCED: dict[str, Settings] = {
     "laptop": {"evaluate.linear_epochs": 10},
     "smoke": {"evaluate.linear_epochs": 1, "evaluate.linear_batch_size": 32},
 }
 
-SMOKE: dict[str, Any] = {
+SMOKE: Settings = {
     "train.steps": 2,
     "train.epochs": 1,
     "train.batch_size": 12,
@@ -132,35 +116,25 @@ def parse(text: str) -> Budget:
     return cast(Budget, text)
 
 
-def changes(
-    budget: Budget, table: str, dataset: str, method: str, settings: Mapping[str, Any]
-) -> Changes:
-    """Return what a budget changes in a cell.
+def changes(budget: Budget, dataset: str, method: str) -> Settings:
+    """Return what a budget changes in the cells of a dataset.
 
     Args:
         method: by our name.
-        settings: of the cell.
     """
     check_choice(budget, "budget", BUDGETS)
     judged = _judged(budget, dataset, method)
     if budget == "paper":
         whole = {} if dataset == "biased-mnist-mini" else {"data.valid_fraction": 0.0}
-        return Changes(judged | whole)
+        return judged | whole
     if budget == "smoke":
-        return Changes(judged | SMOKE | _smoke_data(dataset) | _stages(budget, method))
-    if table in SMALL:
-        small = dict(LAPTOP["biased-mnist-mini"])
-        if table != "12":
-            # The figures show every epoch.
-            small["evaluate.every"] = 1
-        small["data.rho"] = round(1 - MORE_CONFLICTING * (1 - settings["data.rho"]), 4)
-        return Changes(judged | small, "biased-mnist-mini")
+        return judged | SMOKE | _smoke_data(dataset) | _stages(budget, method)
     generic = GENERIC_LAPTOP if dataset in GENERIC else {}
-    return Changes(judged | LAPTOP[dataset] | generic | _stages(budget, method))
+    return judged | LAPTOP[dataset] | generic | _stages(budget, method)
 
 
-def _smoke_data(dataset: str) -> dict[str, Any]:
-    settings: dict[str, Any] = {"data.valid_fraction": 0.0}
+def _smoke_data(dataset: str) -> Settings:
+    settings: Settings = {"data.valid_fraction": 0.0}
     if dataset == "biased-mnist-mini":
         settings["data.valid_fraction"] = 0.1
     if dataset.startswith("imagenet"):
@@ -169,7 +143,7 @@ def _smoke_data(dataset: str) -> dict[str, Any]:
     return settings
 
 
-def _judged(budget: Budget, dataset: str, method: str) -> dict[str, Any]:
+def _judged(budget: Budget, dataset: str, method: str) -> Settings:
     """By which classifiers a run is judged, and how they are trained.
 
     Generic vision judges embeddings by linear evaluation after training; biased data are judged by
@@ -177,13 +151,13 @@ def _judged(budget: Budget, dataset: str, method: str) -> dict[str, Any]:
     """
     if dataset not in GENERIC or method in CLASSIFYING:
         return {"evaluate.classifiers": ["own"]}
-    judged = {"evaluate.classifiers": ["own", "linear"]} | LINEAR
+    judged: Settings = {"evaluate.classifiers": ["own", "linear"]} | LINEAR
     if method in LINEAR_LR:
         judged["evaluate.linear_lr"] = LINEAR_LR[method]
     return judged | LINEAR_REDUCED.get(budget, {})
 
 
-def _stages(budget: Budget, method: str) -> dict[str, Any]:
+def _stages(budget: Budget, method: str) -> Settings:
     """Shorten a method's first stage, if it has one, to the same share of a reduced run."""
     if method.startswith("learned-mixin"):
         return {"method.pretrain_epochs": 2 if budget == "laptop" else 0}
@@ -200,22 +174,16 @@ def left_out(budget: Budget, table: str, setting: str) -> str:
         table: of the cell, such as "12".
         setting: of the cell, as published.
     """
-    if budget == "laptop" and table == "12" and not setting.startswith("rho=0.99;"):
-        return "the grid of α and λ is run at one ρ"
+    if budget == "laptop" and table in PARTS and not setting.startswith(PARTS[table]):
+        return "a grid is run in part"
     return ""
 
 
-def note(budget: Budget, table: str, dataset: str) -> str:
-    """Return how a reduced run differs from the published one, for the ledger.
-
-    Args:
-        table: of the cell; grids are reduced more than other tables.
-    """
+def note(budget: Budget, dataset: str) -> str:
+    """Return how a reduced run differs from the published one, for the ledger."""
     if budget == "smoke":
         return "a few steps on generated data, whose accuracies mean nothing"
-    if budget != "laptop":
-        return ""
-    return REDUCED["biased-mnist-mini" if table in SMALL else dataset]
+    return REDUCED.get(dataset, "") if budget == "laptop" else ""
 
 
 def why_not_run(dataset: str) -> str:
@@ -230,10 +198,6 @@ def at_hand(dataset: str) -> bool:
 
 REDUCED = {
     "biased-mnist": f"SimpleConvNet(7) with stride 2, batches of 128, {EPOCHS} epochs",
-    "biased-mnist-mini": (
-        "5,000 digits, five times as many conflicting (ρ = 0.95 for 0.99), "
-        "smaller network, 24 epochs"
-    ),
     "corrupted-cifar10": f"{LAPTOP['corrupted-cifar10']['train.epochs']} epochs of 200",
     "bffhq": "5 epochs of 100",
     "cifar10": "ResNet-20, 10 epochs, and 10 of linear evaluation",

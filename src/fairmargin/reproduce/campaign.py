@@ -183,8 +183,8 @@ def extra_data_roots(cell: Cell, extra: Sequence[str]) -> list[str]:
 def _captured_scores(task: Task, extra: Sequence[str]) -> Path:
     """The folder with the features of the bias-capturing model, which is trained if need be."""
     cell = task.cell
-    changes = budgets.changes(task.budget, cell.table, cell.dataset, "ce", cell.settings)
-    own = [f"{key}={toml.value(value)}" for key, value in changes.settings.items()]
+    changes = budgets.changes(task.budget, cell.dataset, "ce")
+    own = [f"{key}={toml.value(value)}" for key, value in changes.items()]
     config = capture.configuration(
         dataset=cell.dataset, capture=CAPTURE, seed=task.seed, overrides=[*own, *extra]
     )

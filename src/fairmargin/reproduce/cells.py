@@ -116,14 +116,14 @@ class Cell:
         changes = self.changes(budget)
         words = []
         for key, value in sorted(self.settings.items()):
-            text = toml.value(changes.settings.get(key, value)).replace('"', "")
+            text = toml.value(changes.get(key, value)).replace('"', "")
             words.append(f"{key.partition('.')[2]}={text}")
-        place = out / budget / (changes.dataset or self.dataset) / self.method
+        place = out / budget / self.dataset / self.method
         return place / (",".join(words) or "preset") / f"seed-{seed}"
 
-    def changes(self, budget: Budget) -> budgets.Changes:
+    def changes(self, budget: Budget) -> Settings:
         """Return what a budget changes in this cell."""
-        return budgets.changes(budget, self.table, self.dataset, self.method, self.settings)
+        return budgets.changes(budget, self.dataset, self.method)
 
     def config(self, budget: Budget, seed: int, extra: Sequence[str] = ()) -> Config:
         """Return the configuration of the cell under a budget.
@@ -131,11 +131,10 @@ class Cell:
         Args:
             extra: changes that every cell gets, such as "data.root=…"
         """
-        changes = self.changes(budget)
-        settings = self.settings | changes.settings
+        settings = self.settings | self.changes(budget)
         own = [f"{key}={toml.value(value)}" for key, value in settings.items()]
         return configuration.load(
-            dataset=changes.dataset or self.dataset,
+            dataset=self.dataset,
             method=self.method,
             seed=seed,
             overrides=[*own, *extra],
@@ -169,6 +168,7 @@ def cells(
     Args:
         what: a table, a figure, "fairkl" for the study, or "all".
         pattern: only cells whose name matches, with or without the dataset: "*rho=0.99@authors".
+            Several, separated by commas, give their cells in this order.
         readings: of FairKL; cells without FairKL are always included.
     """
     check_choice(what, "table or figure", ("all", *EVERYTHING))
@@ -180,13 +180,16 @@ def cells(
         found += [cell for cell in _cells_of(name) if cell.reading in ("", *readings)]
     if pattern is None:
         return found
-    chosen = [cell for cell in found if _matches(cell, pattern)]
-    if not chosen:
-        shown = "\n  ".join(cell.name for cell in found[:40])
-        raise ValueError(
-            f"--cell {pattern!r} matches nothing of {what}; "
-            f"* stands for anything. There are:\n  {shown}"
-        )
+    chosen: list[Cell] = []
+    for one in pattern.split(","):
+        matching = [cell for cell in found if _matches(cell, one.strip())]
+        if not matching:
+            shown = "\n  ".join(cell.name for cell in found[:40])
+            raise ValueError(
+                f"--cell {one.strip()!r} matches nothing of {what}; "
+                f"* stands for anything. There are:\n  {shown}"
+            )
+        chosen += [cell for cell in matching if cell not in chosen]
     return chosen
 
 

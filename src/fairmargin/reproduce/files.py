@@ -32,7 +32,7 @@ def text_of(cell: Cell) -> str:
         f"# {cell.command('paper')}",
         f"# Published: {numbers}" if numbers else "# No number is printed.",
     ]
-    settings = cell.settings | cell.changes("paper").settings
+    settings = cell.settings | cell.changes("paper")
     nested: dict[str, dict[str, Any]] = {
         "data": {"name": cell.dataset},
         "method": {"name": cell.method},

@@ -180,7 +180,7 @@ def _line(
         seeds=len(ours),
         epochs=_epochs(runs),
         gap=round(mean - number.mean, 2),
-        note=budgets.note(budget, cell.table, cell.dataset),
+        note=budgets.note(budget, cell.dataset),
         commit=runs[-1].commit,
         command=cell.command(budget, [run.seed for run in runs]),
     )
@@ -214,13 +214,14 @@ def _empty(cell: Cell, number: Published) -> Line:
 def merged(old: Iterable[Line], new: Iterable[Line]) -> list[Line]:
     """Return the whole ledger in the order of the tables. New lines replace old ones.
 
-    A cell without any run has one line that says so.
+    A cell without any run has one line that says so. Old lines of a reduced protocol that is no
+    longer the budget's are dropped: nothing else in the ledger can be compared with them.
 
     Args:
         old: lines as they were read from a ledger.
         new: lines of the runs at hand.
     """
-    known = {line.key: line for line in [*old, *new] if line.budget}
+    known = {line.key: line for line in [*old, *new] if line.budget and _is_current(line)}
     lines = []
     for cell in cells("all"):
         for number in cell.published:
@@ -230,6 +231,11 @@ def merged(old: Iterable[Line], new: Iterable[Line]) -> list[Line]:
             why = budgets.why_not_run(cell.dataset)
             lines += mine or [replace(empty, verdict="not run", note=why)]
     return judged(lines)
+
+
+def _is_current(line: Line) -> bool:
+    """Whether a line was made with what its budget is today."""
+    return line.note == budgets.note(budgets.parse(line.budget), line.dataset)
 
 
 def judged(lines: Sequence[Line]) -> list[Line]:

@@ -35,13 +35,15 @@ def _sweep(folder: Path, out: Path, budget: Budget, say: Say) -> Drawn:
     rows = []
     seeds = set()
     for cell in cells("figure2"):
+        if budgets.left_out(budget, cell.table, cell.setting):
+            continue
         records = runs_as_planned(cell, out, budget, say)
         runs = [run for run in finished_or_all(records) if run.whole]
         seeds |= {run.seed for run in runs}
         rho = cell.config(budget, 0).data.options["rho"]
         epsilon = cell.settings["method.epsilon"]
         rows.append(measured.Row(cell.method, rho, epsilon, [run.last / 100 for run in runs]))
-    return measured.figure_2(rows, folder, budget=_caption("figure2", budget, len(seeds)))
+    return measured.figure_2(rows, folder, budget=_caption(budget, len(seeds)))
 
 
 def _histograms(folder: Path, out: Path, budget: Budget, say: Say) -> Drawn:
@@ -51,11 +53,11 @@ def _histograms(folder: Path, out: Path, budget: Budget, say: Say) -> Drawn:
         finished = [record for record in records if record.finished]
         if finished:
             runs[cell.method, cell.settings["method.epsilon"]] = finished[0]
-    return measured.figure_5(runs, folder, budget=_caption("figure5", budget, 1))
+    return measured.figure_5(runs, folder, budget=_caption(budget, 1))
 
 
-def _caption(figure: str, budget: Budget, seeds: int) -> str:
-    how = budgets.note(budget, figure, "biased-mnist")
+def _caption(budget: Budget, seeds: int) -> str:
+    how = budgets.note(budget, "biased-mnist")
     reduced = f": {how}" if how else ""
     plural = "" if seeds == 1 else "s"
     return f"budget {budget}{reduced}; {seeds} seed{plural}"
