@@ -9,6 +9,7 @@ import pytest
 
 from fairmargin.reproduce.campaign import plan
 from fairmargin.reproduce.cells import cells
+from fairmargin.reproduce.command import chosen
 
 TOOL = Path(__file__).parents[1] / "tools" / "campaign.py"
 
@@ -48,8 +49,8 @@ def test_every_cell_is_one_of_the_paper_s(campaign):
 
 def test_what_the_reduced_protocol_runs(campaign, tmp_path):
     job = campaign.JOBS[11]
-    chosen = cells(job.table, pattern=job.cell, readings=("authors", "recommended"))
-    tasks = plan(chosen, job.budget, [0], tmp_path)
+    wanted = chosen(job.table, job.cell, "authors,recommended")
+    tasks = plan(wanted, job.budget, [0], tmp_path)
     number = Counter(task.cell.table for task in tasks)
     # Table 3: 11 methods at two ρ, four at the other two, and the recommended form at all four;
     # Figure 2: two methods, two ρ, and the three ε that Table 3 does not have.

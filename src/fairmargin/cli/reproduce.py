@@ -29,7 +29,9 @@ def reproduce(
     ],
     budget: Annotated[
         str,
-        typer.Option(help="paper: as published. laptop: reduced, takes minutes. smoke: few steps."),
+        typer.Option(
+            help="paper: as published. laptop: reduced, up to an hour a cell. smoke: few steps."
+        ),
     ] = "laptop",
     seeds: Annotated[
         str | None,

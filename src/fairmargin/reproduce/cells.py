@@ -168,7 +168,6 @@ def cells(
     Args:
         what: a table, a figure, "fairkl" for the study, or "all".
         pattern: only cells whose name matches, with or without the dataset: "*rho=0.99@authors".
-            Several, separated by commas, give their cells in this order.
         readings: of FairKL; cells without FairKL are always included.
     """
     check_choice(what, "table or figure", ("all", *EVERYTHING))
@@ -180,16 +179,13 @@ def cells(
         found += [cell for cell in _cells_of(name) if cell.reading in ("", *readings)]
     if pattern is None:
         return found
-    chosen: list[Cell] = []
-    for one in pattern.split(","):
-        matching = [cell for cell in found if _matches(cell, one.strip())]
-        if not matching:
-            shown = "\n  ".join(cell.name for cell in found[:40])
-            raise ValueError(
-                f"--cell {one.strip()!r} matches nothing of {what}; "
-                f"* stands for anything. There are:\n  {shown}"
-            )
-        chosen += [cell for cell in matching if cell not in chosen]
+    chosen = [cell for cell in found if _matches(cell, pattern)]
+    if not chosen:
+        shown = "\n  ".join(cell.name for cell in found[:40])
+        raise ValueError(
+            f"--cell {pattern!r} matches nothing of {what}; "
+            f"* stands for anything. There are:\n  {shown}"
+        )
     return chosen
 
 

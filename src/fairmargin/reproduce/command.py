@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairmargin.checks import check_choice
+from fairmargin.networks.native import library
 from fairmargin.reproduce import budgets, campaign, estimate, files, ledger, pages, show, weights
 from fairmargin.reproduce.budgets import Budget
 from fairmargin.reproduce.campaign import Task
 from fairmargin.reproduce.cells import EVERYTHING, FIGURES, STUDY, Cell, cells
 from fairmargin.reproduce.figures import curves, drawing
 from fairmargin.reproduce.ledger import Say
-from fairmargin.reproduce.readings import DEFAULT_READINGS
+from fairmargin.reproduce.readings import DEFAULT_READINGS, READINGS
+from fairmargin.runs import build
 from fairmargin.runtime.terminal import Console
 from fairmargin.runtime.whole import write_atomically
 from fairmargin.sweep.base import Engine
@@ -33,15 +35,23 @@ def chosen(what: str, pattern: str | None, reading: str | None) -> list[Cell]:
 
     Args:
         what: a table, a figure, "fairkl" or "all".
-        pattern: that the cells' names match, if given. One with "@" may match every reading.
+        pattern: that the cells' names match, if given. Several, separated by commas, give their
+            cells in this order. One with "@" may match every reading.
         reading: comma-separated readings of FairKL; by default those of `DEFAULT_READINGS`.
     """
-    if reading is not None:
-        readings = [name.strip() for name in reading.split(",") if name.strip()]
-        return cells(what, pattern=pattern, readings=readings)
-    if pattern is not None and "@" in pattern:
-        return cells(what, pattern=pattern)
-    return cells(what, pattern=pattern, readings=DEFAULT_READINGS)
+    readings = _words(reading) if reading is not None else DEFAULT_READINGS
+    if pattern is None:
+        return cells(what, readings=readings)
+    found: list[Cell] = []
+    for one in _words(pattern) or [pattern]:
+        any_reading = reading is None and "@" in one
+        matching = cells(what, pattern=one, readings=tuple(READINGS) if any_reading else readings)
+        found += [cell for cell in matching if cell not in found]
+    return found
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def reproduce(
@@ -75,6 +85,8 @@ def reproduce(
     chosen_budget = budgets.parse(budget)
     wanted = chosen(what, pattern, reading)
     tasks = campaign.plan(wanted, chosen_budget, seeds, out, extra=extra, command=command)
+    if _kernels_would_help(tasks):
+        say(f"{library.VARIABLE}=1 trains this network faster (docs/performance.md)")
     if dry_run:
         _print_plan(tasks, out, say)
         return []
@@ -88,6 +100,18 @@ def reproduce(
     if what == STUDY:
         say(show.study(out, chosen_budget) or f"no run of {STUDY} is finished")
     return failed
+
+
+def _kernels_would_help(tasks: Sequence[Task]) -> bool:
+    """Whether a run is still to be made that the kernels are for, and nobody asked for them."""
+    if library.is_wanted() or not library.can_compile():
+        return False
+    for task in tasks:
+        config = task.cell.config(task.budget, task.seed, task.extra)
+        if task.budget == "smoke" or config.network.name != "simple-conv-7" or task.finished:
+            continue
+        return build.device(config.train.device).type == "cpu"
+    return False
 
 
 def _print_plan(tasks: Sequence[Task], out: Path, say: Say) -> None:

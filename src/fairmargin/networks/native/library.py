@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -43,6 +44,11 @@ class KernelError(OSError):
 def is_wanted() -> bool:
     """Whether the user asked for the compiled kernels."""
     return os.environ.get(VARIABLE, "0") not in ("", "0")
+
+
+def can_compile() -> bool:
+    """Whether this machine probably can compile the kernels, which are for x86 and GCC."""
+    return platform.machine() in ("x86_64", "AMD64") and shutil.which("gcc") is not None
 
 
 def serves(*tensors: Tensor) -> bool:
