@@ -47,6 +47,16 @@ def test_every_cell_is_one_of_the_paper_s(campaign):
             assert len(cells(job.table, pattern=job.cell)) == 1, job.cell
 
 
+def test_a_cell_that_is_changed_has_a_folder_of_its_own(campaign, tmp_path):
+    usual, changed = (campaign.JOBS[number].command(tmp_path) for number in (5, 7))
+    assert usual[usual.index("--out") + 1] == str(tmp_path)
+    assert "--set" not in usual
+    assert changed[changed.index("--out") + 1] == str(tmp_path / "method.second=weighted")
+    assert changed[-2:] == ["--set", "method.second=weighted"]
+    (cell,) = cells("3", pattern="biascon+ce:rho=0.999")
+    assert cell.config("paper", 0, changed[-1:]).method.options["second"] == "weighted"
+
+
 def test_what_the_reduced_protocol_runs(campaign, tmp_path):
     job = campaign.JOBS[11]
     wanted = chosen(job.table, job.cell, "authors,recommended")

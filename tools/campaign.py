@@ -30,12 +30,28 @@ SAVED = ROOT / "results" / "campaign"
 
 @dataclass(frozen=True)
 class Job:
-    """What `fairmargin reproduce TABLE --cell CELL --budget BUDGET --jobs JOBS` runs."""
+    """What `fairmargin reproduce TABLE --cell CELL --budget BUDGET --jobs JOBS` runs.
+
+    Args:
+        settings: what it changes in the cell. Such a run has a folder of its own, and the ledger
+            leaves it out.
+    """
 
     table: str
     cell: str
     budget: str = "paper"
     jobs: int = 1
+    settings: tuple[str, ...] = ()
+
+    def command(self, out: Path) -> list[str]:
+        """Return the words that run it, with runs below OUT."""
+        place = out.resolve() / "-".join(self.settings)
+        words = [sys.executable, "-m", "fairmargin", "reproduce", self.table, "--cell", self.cell]
+        words += ["--budget", self.budget, "--jobs", str(self.jobs), "--seeds", "1"]
+        words += ["--reading", "authors,recommended", "--out", str(place)]
+        for setting in self.settings:
+            words += ["--set", setting]
+        return words
 
 
 # Everything that is run with the reduced protocol, in this order.
@@ -61,6 +77,7 @@ JOBS = {
     4: Job("3", "eps-supinfonce+fairkl:rho=0.995@authors"),
     5: Job("3", "ce:rho=0.99"),
     6: Job("4", "corrupted-cifar10/eps-supinfonce+fairkl:ratio_pct=5.0@authors"),
+    7: Job("3", "biascon+ce:rho=0.999", settings=("method.second=weighted",)),
     8: Job("3", "eps-supinfonce:rho=0.99"),
     9: Job("3", "ce:rho=0.997"),
     10: Job("4", "corrupted-cifar10/eps-supinfonce+fairkl:ratio_pct=0.5@authors"),
@@ -86,12 +103,9 @@ def start(numbers: list[int], out: Path, code: Path, threads: int = 1) -> None:
             print(f"cell {number}: runs already, process {running[str(number)]}")
             continue
         job = JOBS[number]
-        command = [sys.executable, "-m", "fairmargin", "reproduce", job.table, "--cell", job.cell]
-        command += ["--budget", job.budget, "--jobs", str(job.jobs), "--seeds", "1"]
-        command += ["--reading", "authors,recommended", "--out", str(out.resolve())]
         with (out / f"cell-{number}.log").open("a") as log:
             process = subprocess.Popen(
-                command,
+                job.command(out),
                 cwd=code,
                 env=environment,
                 stdout=log,
