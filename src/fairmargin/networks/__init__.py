@@ -44,6 +44,7 @@ RANGES: dict[str, Range] = {
     "in_channels": Range(1, 4096),
     "in_features": Range(1, 100_000_000),
     "kernel_size": Range(1, 63),
+    "norm_parts": Range(1, 64),
     "stride": Range(1, 64),
     "widths": Range(1, 65_536),
 }

@@ -24,12 +24,26 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     It also finds its statistics faster. Called as norm(x, activation="relu", shortcut=s), it
     returns relu(norm(x) + s) from the same pass over the memory.
+
+    Args:
+        parts: into how many equal ones a batch is split while training, each normalized by its own
+            statistics; fewer where the batch does not allow it. The running statistics follow the
+            first. `nn.DataParallel` does this on as many GPUs.
+        options: of `nn.BatchNorm2d`.
     """
+
+    def __init__(self, num_features: int, *, parts: int = 1, **options: Any) -> None:
+        super().__init__(num_features, **options)
+        self.parts = parts
 
     def forward(
         self, x: Tensor, activation: FusedActivation = "none", shortcut: Tensor | None = None
     ) -> Tensor:
         """Normalized maps [N, C, H, W], plus the shortcut, activated."""
+        usual = self.momentum is not None and self.track_running_stats and self.affine
+        at_once = self.training and usual and x.device.type == "cpu" and is_samples_last(x)
+        if self.training and self.parts > 1 and not at_once:
+            return _activate(self._in_parts(x), activation, shortcut)
         if not is_samples_last(x):
             return _activate(super().forward(x), activation, shortcut)
         h, w, c, n = x.permute(2, 3, 1, 0).shape
@@ -37,8 +51,7 @@ class BatchNorm2d(nn.BatchNorm2d):
         maps = x.permute(2, 3, 1, 0).reshape(h * w, c, n, 1)
         if shortcut is not None:
             shortcut = shortcut.permute(2, 3, 1, 0).contiguous().view(h * w, c, n, 1)
-        usual = self.momentum is not None and self.track_running_stats and self.affine
-        if self.training and usual and x.device.type == "cpu":
+        if at_once:
             y = self._by_batch_statistics(maps, activation, shortcut)
         elif usual and shortcut is None and self._has_kernels(maps) and not self.training:
             y = self._by_running_statistics(maps, activation)
@@ -50,26 +63,52 @@ class BatchNorm2d(nn.BatchNorm2d):
         self, maps: Tensor, activation: FusedActivation, shortcut: Tensor | None
     ) -> Tensor:
         """Normalize by the batch's own statistics, which also move the running ones."""
-        if shortcut is None and norms.is_possible(maps, self.weight, self.bias):
-            y, mean, variance = norms.Normalize.apply(
-                maps, self.weight, self.bias, self.eps, activation
-            )
+        shape, parts = maps.shape, self._parts_of(maps.shape[2])
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        if parts > 1:
+            # Samples lie next to each other, so the parts of a channel are channels.
+            maps = maps.view(shape[0], shape[1] * parts, -1, 1)
+            shortcut = None if shortcut is None else shortcut.view(maps.shape)
+            weight, bias = weight.repeat_interleave(parts), bias.repeat_interleave(parts)
+        if shortcut is None and norms.is_possible(maps, weight, bias):
+            y, mean, variance = norms.Normalize.apply(maps, weight, bias, self.eps, activation)
         else:
-            y, mean, variance = _Normalize.apply(
-                maps, self.weight, self.bias, shortcut, self.eps, activation
-            )
+            y, mean, variance = _Normalize.apply(maps, weight, bias, shortcut, self.eps, activation)
+        mean, variance = mean[::parts], variance[::parts]
         with torch.no_grad():
             assert self.running_mean is not None
             assert self.running_var is not None
             assert self.num_batches_tracked is not None
             assert self.momentum is not None
-            number = maps.numel() // maps.shape[1]
+            number = maps.numel() // maps.shape[1]  # of each part
             # Through .data: PyTorch's own batch norm, which maps in another order go through, keeps
             # these for its backward pass, where it does not read them but looks at their version.
             self.running_mean.data.lerp_(mean, self.momentum)
             self.running_var.data.lerp_(variance * (number / max(number - 1, 1)), self.momentum)
             self.num_batches_tracked += 1
-        return y
+        return y.view(shape)
+
+    def _in_parts(self, x: Tensor) -> Tensor:
+        """Normalize maps [N, C, …] in any memory order, each part by its own statistics."""
+        n, c = x.shape[:2]
+        parts = self._parts_of(n)
+        split = x.reshape(parts, n // parts, *x.shape[1:]).transpose(0, 1)
+        norm = nn.BatchNorm2d(c * parts, self.eps, self.momentum, False, self.track_running_stats)
+        for name, value in self.named_buffers():
+            repeated = value if value.ndim == 0 else value.repeat(parts)
+            setattr(norm, name, repeated.clone())
+        y = norm(split.reshape(n // parts, c * parts, *x.shape[2:]))
+        for name, value in norm.named_buffers():
+            getattr(self, name).data.copy_(value if value.ndim == 0 else value[:c])
+        y = y.reshape(split.shape).transpose(0, 1).reshape(x.shape)
+        if not self.affine:
+            return y
+        return y * self.weight[:, None, None] + self.bias[:, None, None]
+
+    def _parts_of(self, n: int) -> int:
+        """How many equal parts a batch of n has: the most there can be, up to those wanted."""
+        return max(k for k in range(1, self.parts + 1) if n % k == 0)
 
     def _has_kernels(self, maps: Tensor) -> bool:
         """Whether the compiled kernels can normalize without gradients, and were asked for."""

@@ -33,6 +33,8 @@ class SimpleConvNet(Encoder):
         stride: of the first convolution; 2 makes everything after it four times cheaper.
         widths: channels after each block.
         places: also give the middle of each map: what is where, and no shape.
+        norm_parts: into how many parts batch norm splits a batch while training, as `DataParallel`
+            does on as many GPUs.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class SimpleConvNet(Encoder):
         stride: int = 1,
         widths: Sequence[int] = (16, 32, 64, 128),
         places: bool = False,
+        norm_parts: int = 1,
     ) -> None:
         super().__init__(dim=last_width(widths), places=places)
         self.stride = stride
@@ -56,7 +59,8 @@ class SimpleConvNet(Encoder):
         for before, width, step, name in zip(inputs, widths, strides, activations, strict=True):
             same = kernel_size // 2
             convolution = Conv2d(before, width, kernel_size, stride=step, padding=same)
-            blocks.append(Block(convolution, BatchNorm2d(width), activation(name)))
+            norm = BatchNorm2d(width, parts=norm_parts)
+            blocks.append(Block(convolution, norm, activation(name)))
         self.blocks = nn.Sequential(*blocks)
         self.init_convolutions()
 

@@ -306,6 +306,11 @@ def synchronize_batch_norm(module: nn.Module) -> None:
 
 def _synced(norm: nn.modules.batchnorm._BatchNorm) -> SyncedBatchNorm:
     """A synchronized batch norm with the same parameters and buffers."""
+    if getattr(norm, "parts", 1) > 1:
+        raise ValueError(
+            "network.norm_parts splits the batches of one process, and here are several, which "
+            "normalize all samples together; leave it out"
+        )
     synced = SyncedBatchNorm(
         norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
     )
