@@ -431,6 +431,7 @@ class TestOptions:
         assert options_of(DATASETS["biased-mnist-mini"]).keys() >= {"rho", "seed", "train"}
         assert options_of(ENCODERS["simple-conv-7"]).keys() == {
             "kernel_size", "last_activation", "in_channels", "stride", "widths", "places",
+            "norm_parts",
         }  # fmt: skip
         resnet = options_of(ENCODERS["resnet18"])
         assert {"stem", "widths", "last_activation"} <= resnet.keys()
