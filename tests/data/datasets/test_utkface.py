@@ -110,7 +110,7 @@ def test_whatever_looks_at_training_data_sees_it_as_the_test(root, tmp_path):
     assert result.result is not None
     assert set(result.result["test"]) == {"own", "probe", "knn"}
     data = build.data(config)
-    captured = capture.configuration(dataset="utkface", overrides=changes)
+    captured = capture.configuration(dataset="utkface", overrides=[*changes, "train.epochs=1"])
     found = capture.make(captured, tmp_path / "scores")
     method = build.method(captured, data).eval()
     method.load_state_dict(load_weights(tmp_path / "scores/weights.safetensors")[0])
