@@ -82,6 +82,7 @@ JOBS = {
     9: Job("3", "ce:rho=0.997"),
     10: Job("4", "corrupted-cifar10/eps-supinfonce+fairkl:ratio_pct=0.5@authors"),
     11: Job("all", ",".join(REDUCED), "laptop", jobs=2),
+    12: Job("3", "eps-supinfonce+fairkl:rho=0.99@authors", settings=("network.norm_parts=4",)),
 }
 # What a run needs to go on, besides its newest checkpoint.
 FACTS = ("config.toml", "data.json", "environment.json", "metrics.jsonl")
