@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,23 @@ def test_a_number_counts_once_by_its_best_verdict_and_only_if_it_can_be_run() ->
     ran = [
         line("ce", 90.8, 90.1, budget="paper", verdict="reproduced"),
         line("ce", 90.8, 16.9, verdict="not reproduced (0 of 1 orderings)"),
-        line("end", 94.8, 44.6, verdict="trend reproduced (1 of 1 orderings)"),
+        line("end", 94.8, 44.6, verdict="order only (1 of 1 orderings)"),
         line("ce", 75.3, 70.0, dataset="cifar10", verdict="not run"),
     ]
     said = pages.counts(ran)
     assert said.startswith("Of the 2 published numbers")
-    assert "1 are reproduced, 1 have the published order" in said
+    assert "1 are reproduced, 0 are within three points" in said
+    assert "1 have the published order but another number" in said
     assert said.endswith("1 others cannot be run here.")
+
+
+def test_what_the_published_protocol_gave_is_not_bettered_by_a_reduced_one() -> None:
+    reduced = line("ce", 90.8, 90.1, verdict="near")
+    published = line("ce", 90.8, 80.0, budget="paper", verdict="not reproduced")
+    assert "1 are within three points" in pages.counts([reduced])
+    assert "0 are within three points" in pages.counts([reduced, published])
+    unfinished = replace(published, epochs="3 of 80", verdict="not judged (unfinished, 3 of 80)")
+    assert "1 are within three points" in pages.counts([unfinished, reduced])
 
 
 def test_every_command_of_what_others_need_matches_cells() -> None:
