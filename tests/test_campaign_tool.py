@@ -3,10 +3,12 @@
 import importlib.util
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fairmargin.reproduce import ledger
 from fairmargin.reproduce.campaign import plan
 from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.command import chosen
@@ -75,6 +77,8 @@ def test_save_and_restore(campaign, tmp_path):
     campaign.save(out, saved)
     facts = ["config.toml", "data.json", "environment.json", "metrics.jsonl"]
     wanted = ["a/seed-0/checkpoints/step-00000007.ckpt", *(f"a/seed-0/{name}" for name in facts)]
+    # Of a finished run the record, not the weights.
+    wanted += [f"b/seed-0/{name}" for name in (*facts, "result.json")]
     assert files(saved) == sorted(wanted)
     campaign.restore(elsewhere, saved)
     assert files(elsewhere) == files(saved)
@@ -129,7 +133,27 @@ def test_what_others_saved_stays(campaign, tmp_path):
     make_run(saved / "b", steps=7)
     make_run(out / "b", steps=9, finished=True)
     campaign.save(out, saved)
-    assert [path.name for path in saved.iterdir()] == ["a"]
+    assert (saved / "a" / "checkpoints" / "step-00000007.ckpt").is_file()
+    assert not (saved / "b" / "checkpoints").exists()
+    assert (saved / "b" / "result.json").is_file()
+
+
+def test_what_the_ledger_has_is_not_run_again(campaign, tmp_path):
+    job = campaign.JOBS[11]
+    everything = campaign.missing(job, tmp_path / "none.csv")
+    assert len(everything) == 60
+    epochs = {"biasbal": "24 of 24", "eps-supcon": "24 of 24", "end": "3 of 24"}
+    lines = [
+        replace(line, budget="laptop", epochs=epochs[line.method])
+        for line in ledger.merged([], [])
+        if line.table == "3" and line.setting == "rho=0.99" and line.method in epochs
+    ]
+    (tmp_path / "ledger.csv").write_text(ledger.text(lines))
+    left = campaign.missing(job, tmp_path / "ledger.csv")
+    assert set(everything) - set(left) == {"biased-mnist/biasbal:rho=0.99"}
+    # One that is known stays if a figure shows it, as the last.
+    assert left[-1] == "biased-mnist/eps-supcon:rho=0.99"
+    assert len(left) == 59
 
 
 def test_a_process_that_is_not_ours_is_not_a_run(campaign):

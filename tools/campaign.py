@@ -5,11 +5,11 @@
     python tools/campaign.py start 1 2 --out RUNS --code ../code
     python tools/campaign.py status --out RUNS
     python tools/campaign.py pause --out RUNS        each run saves and stops; `start` continues
-    python tools/campaign.py save --out RUNS         checkpoints and metrics → results/campaign
+    python tools/campaign.py save --out RUNS         checkpoints and records → results/campaign
 
 Each run has the lowest priority, one thread (--threads gives it more) and the compiled kernels.
 The numbers of the cells are those of docs/results/campaign.md; 11 is all of the reduced protocol,
-two runs at a time (--jobs 1: one).
+two runs at a time (--jobs 1: one), without the cells that the ledger has already.
 """
 
 import argparse
@@ -24,8 +24,14 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fairmargin.reproduce import ledger
+from fairmargin.reproduce.cells import cells
+from fairmargin.reproduce.command import chosen
+
 ROOT = Path(__file__).resolve().parents[1]
 SAVED = ROOT / "results" / "campaign"
+LEDGER = ROOT / "docs" / "results" / "ledger.csv"
+READINGS = "authors,recommended"
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Job:
         place = out.resolve() / "-".join(self.settings)
         words = [sys.executable, "-m", "fairmargin", "reproduce", self.table, "--cell", self.cell]
         words += ["--budget", self.budget, "--jobs", str(self.jobs), "--seeds", "1"]
-        words += ["--reading", "authors,recommended", "--out", str(place)]
+        words += ["--reading", READINGS, "--out", str(place)]
         for setting in self.settings:
             words += ["--set", setting]
         return words
@@ -87,8 +93,9 @@ JOBS = {
     12: Job("3", "eps-supinfonce+fairkl:rho=0.99@authors", settings=("network.norm_parts=4",)),
     13: Job("3", "lnl:rho=0.99", "laptop", settings=("schedule.milestones=[8,16]",)),
 }
-# What a run needs to go on, besides its newest checkpoint.
+# What is known of a run; it needs its newest checkpoint besides to go on.
 FACTS = ("config.toml", "data.json", "environment.json", "metrics.jsonl")
+RESULT = "result.json"
 PIDS = "pids.json"
 
 
@@ -114,8 +121,8 @@ def start(
             print(f"cell {number}: runs already, process {running[str(number)]}")
             continue
         job = JOBS[number]
-        if jobs and job.jobs > 1:
-            job = replace(job, jobs=jobs)
+        if job.jobs > 1:
+            job = replace(job, cell=",".join(missing(job)), jobs=jobs or job.jobs)
         with (out / f"cell-{number}.log").open("a") as log:
             process = subprocess.Popen(
                 job.command(out),
@@ -129,6 +136,26 @@ def start(
         running[str(number)] = process.pid
         print(f"cell {number}: process {process.pid}, {job.cell}")
     (out / PIDS).write_text(json.dumps(running))
+
+
+def missing(job: Job, file: Path = LEDGER) -> list[str]:
+    """Return the names of a job's cells that the ledger does not have finished, in their order.
+
+    Behind them come those that it has and that Figure 2 shows: it is drawn from records of runs.
+    """
+    lines = [line for line in ledger.read(file) if line.budget == job.budget and line.whole]
+    known = {(line.dataset, line.method, line.setting, line.reading) for line in lines}
+    drawn = {cell.folder(Path(), "laptop", 0) for cell in cells("figure2")}
+    first: dict[Path, str] = {}
+    then: dict[Path, str] = {}
+    for cell in chosen(job.table, job.cell, READINGS):
+        folder = cell.folder(Path(), "laptop", 0)
+        if (cell.dataset, cell.row, cell.setting, cell.reading) in known:
+            if folder in drawn:
+                then[folder] = cell.name
+        elif folder not in then:
+            first.setdefault(folder, cell.name)
+    return [*first.values(), *then.values()]
 
 
 def _running(out: Path) -> dict[str, int]:
@@ -187,21 +214,28 @@ def status(out: Path) -> None:
 
 
 def save(out: Path, saved: Path = SAVED) -> None:
-    """Copy what each unfinished run needs to go on; of a finished one nothing is kept here.
+    """Copy what each unfinished run needs to go on, and of a finished one its record.
 
-    What is saved already of other runs stays.
+    A record says all that tables and figures show; weights are kept elsewhere. What is saved
+    already of other runs stays.
     """
     for folder in _runs(out):
-        shutil.rmtree(saved / folder.relative_to(out), ignore_errors=True)
-        checkpoints = sorted((folder / "checkpoints").glob("step-*.ckpt"))
-        if (folder / "result.json").is_file() or not checkpoints:
-            continue
         target = saved / folder.relative_to(out)
-        (target / "checkpoints").mkdir(parents=True)
+        shutil.rmtree(target, ignore_errors=True)
+        finished = (folder / RESULT).is_file()
+        checkpoints = sorted((folder / "checkpoints").glob("step-*.ckpt"))
+        if not finished and not checkpoints:
+            continue
+        target.mkdir(parents=True)
         for name in FACTS:
             shutil.copy2(folder / name, target / name)
-        shutil.copy2(checkpoints[-1], target / "checkpoints")
-        print(f"saved {checkpoints[-1].name} of {folder.relative_to(out)}")
+        if finished:
+            shutil.copy2(folder / RESULT, target / RESULT)
+        else:
+            (target / "checkpoints").mkdir()
+            shutil.copy2(checkpoints[-1], target / "checkpoints")
+        what = "the record" if finished else checkpoints[-1].name
+        print(f"saved {what} of {folder.relative_to(out)}")
 
 
 def restore(out: Path, saved: Path = SAVED) -> None:
