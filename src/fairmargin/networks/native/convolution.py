@@ -19,9 +19,9 @@ from fairmargin.networks.native import library
 # Rows of a product that are held in registers; PyTorch multiplies where channels are no multiple.
 ROWS = 8
 # Numbers that a transform takes at once, B vectors of spectra.c.
-BLOCK = 16 * library.WIDTH
-# Side of the largest maps: their transforms take a MiB of a thread's stack, or two if the kernel is
-# as large as the map.
+BLOCK = 4 * library.WIDTH
+# Side of the largest maps: their transforms take a quarter of a MiB of a thread's stack, or half of
+# one if the kernel is as large as the map.
 LARGEST = 28
 
 

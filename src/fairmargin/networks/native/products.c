@@ -58,6 +58,14 @@ static inline void transpose(const float *x, long from, V *y) {
   for (int i = 0; i < W; i++) y[i] = a[i];
 }
 
+// Fetch a part of the next 2·W columns of B, `part` of `parts`.
+static inline void fetch_columns(const float *b, long k, long n, int turned, long part,
+                                 long parts) {
+  for (long l = part * k / parts; l < (part + 1) * k / parts; l++)
+    for (int half = 0; half < 2; half++)
+      fetch((const V *)(b + (turned ? (2 * l + half) * W : l * n + half * W)));
+}
+
 // C = A·B for f complex matrices: A [m, k], B [k, n], C [m, n].
 // a_turned: A lies in memory as [k, m], conjugated; b_turned: B as [n, k], conjugated.
 // m must be a multiple of ROWS, n of W, and k too if b_turned. Returns 0, or 1 without memory.
@@ -101,7 +109,14 @@ int multiply(long f, long m, long k, long n, const float *ar, const float *ai, i
           }
         }
       }
+      // The next columns: of this matrix, or the first ones of the next.
+      const int over = from + wide * W == n, more = !over || e + 1 < f;
+      const long next = over ? k * n : (from + wide * W) * (b_turned ? k : 1);
       for (long row = 0; row < m; row += ROWS) {
+        if (more) {
+          fetch_columns(br + next, k, n, b_turned, row / ROWS, m / ROWS);
+          fetch_columns(bi + next, k, n, b_turned, row / ROWS, m / ROWS);
+        }
         ALIGNED V t[ROWS * 2];
         V *const re = (V *)(cr + row * n + from), *const im = (V *)(ci + row * n + from);
         if (wide == 2) {

@@ -9,11 +9,18 @@
 #include "codelets.h"
 
 #define H (L / 2)
-// Vectors that take a step together: neighbours in memory share pages and cache lines.
-#define B 16
+// Vectors that take a step together: neighbours in memory share pages, and few enough leave room
+// in the cache for what is read next.
+#define B 4
 // Columns that a row has room for: a power of two would send all rows to the same places of the cache.
 #define ROW (L + 1)
 #define ALL(k) for (long j = 0; j < k; j++)
+
+// Of `all` places, a step apart, fetch what `part` of `parts` needs of the next B vectors.
+static inline void fetch_next(const V *from, long step, long all, long part, long parts) {
+  for (long q = part * all / parts; q < (part + 1) * all / parts; q++)
+    ALL(B) fetch(from + q * step + B + j);
+}
 
 // x [N, N, p] → re, im [F, p], the half of its L×L spectrum that says everything:
 // (u, v) with v = 0 and v = L/2 for u = 0 … L/2, then v = 1 … L/2 − 1 for every u.
@@ -25,6 +32,7 @@ void spectrum(const float *x, float *re, float *im, long p, long begin, long end
   const long s = p / W;
   for (long i = begin / W; i < end / W; i += B) {
     const long k = end / W - i < B ? end / W - i : B;
+    const int more = i + 2 * B <= end / W;
     const V *from = (const V *)x + i;
     V *r = (V *)re + i, *m = (V *)im + i;
     for (int h = 0; h < N; h++) ALL(k) dft(from + h * N * s + j, s, &rows[h][0][j], B);
@@ -36,6 +44,7 @@ void spectrum(const float *x, float *re, float *im, long p, long begin, long end
       }
     }
     for (int v = 1; v < H; v++, r += L * s, m += L * s) {
+      if (more) fetch_next(from, s, N * N, v - 1, H - 1);
       ALL(k) {
         dft(&rows[0][v][j], ROW * B, &c[0][j], B);
         dft(&rows[0][H + v][j], ROW * B, &d[0][j], B);
@@ -63,6 +72,8 @@ void pixels(const float *re, const float *im, float *x, long p, long begin, long
     const long k = end / W - i < B ? end / W - i : B;
     const V *r = (const V *)re + i, *m = (const V *)im + i;
     V *to = (V *)x + i;
+    const int more = i + 2 * B <= end / W;
+    const V *const first_r = r, *const first_m = m;
     for (int v = 0; v <= H; v += H) {
       for (int u = 0; u <= H; u++, r += s, m += s) {
         ALL(k) c[u][j] = r[j];
@@ -89,6 +100,10 @@ void pixels(const float *re, const float *im, float *x, long p, long begin, long
       }
     }
     for (int h = 0; h < N; h++) {
+      if (more) {
+        fetch_next(first_r, s, L * L / 2 + 2, h, N);
+        fetch_next(first_m, s, L * L / 2 + 2, h, N);
+      }
       ALL(k) adjoint(&rows[h][0][j], B, &c[0][j], B);
       for (int w = 0; w < N; w++) ALL(k) put(to + (h * N + w) * s + j, c[w][j]);
     }
