@@ -27,6 +27,7 @@ from pathlib import Path
 from fairmargin.reproduce import ledger
 from fairmargin.reproduce.cells import cells
 from fairmargin.reproduce.command import chosen
+from fairmargin.runtime.start import SPINS
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVED = ROOT / "results" / "campaign"
@@ -116,6 +117,9 @@ def start(
         "FAIRMARGIN_NATIVE": "1",
         "PYTHONPATH": str(code / "src"),
     }
+    if threads > 1:
+        # Such a run has the machine to itself: its threads may spin for a moment while they wait.
+        environment["GOMP_SPINCOUNT"] = SPINS
     for number in numbers:
         if str(number) in running:
             print(f"cell {number}: runs already, process {running[str(number)]}")
