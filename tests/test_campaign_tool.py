@@ -99,6 +99,15 @@ def test_status_says_how_far(campaign, tmp_path, capsys):
     assert "step 7, 90 images/s; test accuracy 50.0" in capsys.readouterr().out
 
 
+def test_status_says_which_cells_run(campaign, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(campaign, "_alive", lambda pid: pid == 1)
+    (tmp_path / "pids.json").write_text('{"2": 1, "5": 99}')
+    campaign.status(tmp_path)
+    said = capsys.readouterr().out
+    assert "cell 2: runs, process 1" in said
+    assert "cell 5: has ended, see cell-5.log" in said
+
+
 def test_from_the_command_line(campaign, tmp_path, capsys, monkeypatch):
     make_run(tmp_path / "a", steps=7)
     monkeypatch.setattr("sys.argv", ["campaign.py", "status", "--out", str(tmp_path)])

@@ -164,9 +164,13 @@ def missing(job: Job, file: Path = LEDGER) -> list[str]:
 
 def _running(out: Path) -> dict[str, int]:
     """Cells that were started before and still run, with their processes."""
+    return {number: pid for number, pid in _started(out).items() if _alive(pid)}
+
+
+def _started(out: Path) -> dict[str, int]:
+    """Cells that were started last, with their processes."""
     file = out / PIDS
-    known = json.loads(file.read_text()) if file.is_file() else {}
-    return {number: pid for number, pid in known.items() if _alive(pid)}
+    return json.loads(file.read_text()) if file.is_file() else {}
 
 
 def _be_nice() -> None:
@@ -202,7 +206,10 @@ def _alive(pid: int) -> bool:
 
 
 def status(out: Path) -> None:
-    """Print for each run how far it is, its accuracy by epoch, and its speed."""
+    """Print which cells run, and how far each run is, with its accuracies and speed."""
+    for number, pid in _started(out).items():
+        state = f"runs, process {pid}" if _alive(pid) else f"has ended, see cell-{number}.log"
+        print(f"cell {number}: {state}")
     for folder in _runs(out):
         steps, rate, accuracy = 0, 0.0, []
         for line in (folder / "metrics.jsonl").read_text().splitlines():
