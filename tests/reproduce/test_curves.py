@@ -60,3 +60,23 @@ def test_a_run_that_went_on_replaces_its_curve_and_leaves_others(tmp_path: Path)
 def test_a_run_before_its_first_evaluation_has_no_curve(tmp_path: Path) -> None:
     begin(one(), tmp_path, 0, [])
     assert curves.collect(tmp_path) == []
+
+
+def curve(cell: str, seed: int = 0) -> curves.Curve:
+    return curves.Curve(cell, seed, [1, 2], [50.0, 75.0], of_epochs=80, published=90.8)
+
+
+def test_data_and_setting_have_a_panel_each(tmp_path: Path) -> None:
+    fairkl = curve("biased-mnist/eps-supinfonce+fairkl:rho=0.99@authors", seed=1)
+    assert fairkl.panel == "biased-mnist, ρ = 0.99"
+    assert fairkl.series == "ε-SupInfoNCE + FairKL, authors, seed 1"
+    other = curve("corrupted-cifar10/lff:ratio_pct=5.0")
+    assert (other.panel, other.series) == ("corrupted-cifar10, ratio in % = 5.0", "LfF")
+    plain = curve("cifar10/ce")
+    assert (plain.panel, plain.series) == ("cifar10", "Cross-entropy")
+    drawn = curves.draw([fairkl, other, plain], tmp_path)
+    assert curves.read(tmp_path) == [fairkl, other, plain]
+    # Letters are drawn as shapes, and the source names them.
+    text = drawn.svg.read_text("utf-8")
+    for words in (fairkl.panel, other.panel, plain.panel, fairkl.series, "75.0 after 2 of 80"):
+        assert f"<!-- {words} -->" in text

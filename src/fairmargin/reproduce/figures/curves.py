@@ -4,15 +4,19 @@ Such a run takes hours and may continue later or on another machine: its curve i
 run is at hand and stays as it was when it is not.
 """
 
+import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from fairmargin.report.runs import method_name
 from fairmargin.reproduce.cells import Cell, cells
 from fairmargin.reproduce.figures.picture import FAINT, Drawn, caption, open_frame, page, save
 from fairmargin.reproduce.ledger import runs_as_planned
@@ -50,6 +54,28 @@ class Curve:
     def run(self) -> tuple[str, int]:
         """What tells this run from others: cell and seed."""
         return self.cell, self.seed
+
+    @property
+    def panel(self) -> str:
+        """The data and the setting: "biased-mnist, ρ = 0.99"."""
+        dataset, setting, _, _ = _parts(self.cell)
+        shown = setting.replace("rho=", "ρ = ").replace("ratio_pct=", "ratio in % = ")
+        return f"{dataset}, {shown}" if shown else dataset
+
+    @property
+    def series(self) -> str:
+        """The method, its reading and its seed: "ε-SupInfoNCE + FairKL, authors"."""
+        _, _, method, reading = _parts(self.cell)
+        seed = f"seed {self.seed}" if self.seed else ""
+        return ", ".join(filter(None, (method_name(method), reading, seed)))
+
+
+def _parts(cell: str) -> tuple[str, str, str, str]:
+    """Dataset, setting, method and reading of a cell's name; what it does not have is empty."""
+    dataset, _, rest = cell.partition("/")
+    name, _, reading = rest.partition("@")
+    method, _, setting = name.partition(":")
+    return dataset, setting, method, reading
 
 
 def collect(out: Path) -> list[Curve]:
@@ -106,29 +132,46 @@ def read(folder: Path) -> list[Curve]:
 def draw(curves: Sequence[Curve], folder: Path) -> Drawn:
     """Draw a line for each run over all its planned epochs, and one at the published number.
 
+    Data and settings, such as ρ, have a panel each.
+
     Args:
         folder: for the three files of the figure.
     """
-    with page(2.8 + 0.2 * len(curves)) as figure:
-        ax = figure.subplots()
-        for index, curve in enumerate(curves):
-            _draw_curve(ax, curve, COLOURS[index % len(COLOURS)])
-        ax.set(xlabel="epoch", ylabel="test accuracy (%)", ylim=(0, 104))
-        ax.set_xlim(0, max((curve.of_epochs for curve in curves), default=1))
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1.01), borderaxespad=0)
-        open_frame(ax)
+    panels: dict[str, list[Curve]] = {}
+    for curve in curves:
+        panels.setdefault(curve.panel, []).append(curve)
+    names = dict.fromkeys(curve.series for curve in curves)
+    colours = dict(zip(names, itertools.cycle(COLOURS)))
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    with page(0.6 + 2.3 * rows) as figure:
+        axes = figure.subplots(rows, columns, squeeze=False).flat
+        for ax, title in itertools.zip_longest(axes, sorted(panels)):
+            if title is None:
+                ax.set_axis_off()
+                continue
+            for curve in panels[title]:
+                _draw_curve(ax, curve, colours[curve.series])
+            _finish_panel(ax, title, max(curve.of_epochs for curve in panels[title]))
+        lines = [Line2D([], [], color=colours[name], marker="o", markersize=3) for name in names]
+        figure.legend(lines, names, loc="outside upper center", ncols=2, frameon=False)
         caption(figure, CAPTION)
         return save(figure, folder, NAME, [asdict(curve) for curve in curves])
 
 
 def _draw_curve(ax: Axes, curve: Curve, colour: str) -> None:
-    latest = f"{curve.accuracies[-1]:.1f} % after {curve.epochs[-1]} of {curve.of_epochs} epochs"
-    label = f"{curve.cell}, seed {curve.seed}: {latest}"
-    line: dict[str, Any] = {"color": colour, "markersize": 2.5, "linewidth": 1.2}
-    ax.plot(curve.epochs, curve.accuracies, "o-", label=label, **line)
-    ax.axhline(curve.published, color=colour, linewidth=0.7, linestyle=(0, (2, 3)))
-    text = f"paper {as_printed(curve.published)}"
+    latest = f"{curve.accuracies[-1]:.1f} after {curve.epochs[-1]} of {curve.of_epochs}"
+    line: dict[str, Any] = {"color": colour, "markersize": 1.8, "linewidth": 1.0}
+    ax.plot(curve.epochs, curve.accuracies, "o-", label=latest, **line)
+    ax.axhline(curve.published, color=FAINT, linewidth=0.7, linestyle=(0, (2, 3)))
     # x as a share of the panel, y as data.
-    side = ax.get_yaxis_transform()
-    ax.text(1.005, curve.published, text, transform=side, fontsize=7, color=FAINT, va="center")
+    place: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center"}
+    text = f"paper\n{as_printed(curve.published)}"
+    ax.text(1.01, curve.published, text, fontsize=6.5, color=FAINT, **place)
+
+
+def _finish_panel(ax: Axes, title: str, epochs: int) -> None:
+    ax.set(title=title, xlabel="epoch", ylabel="test accuracy (%)", ylim=(0, 104), xlim=(0, epochs))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(frameon=False, loc="lower right", fontsize=7, handlelength=1.4)
+    open_frame(ax)
