@@ -39,6 +39,18 @@ def test_the_band_is_two_deviations_and_wider_where_the_bias_is_stronger() -> No
     assert verdicts(replace(near, published_std=1.5)) == ["reproduced"]
 
 
+def test_the_best_epoch_on_test_is_named_and_changes_no_verdict() -> None:
+    fell = line("ce", 90.8, 84.7, budget="paper", published_std=1.0)
+    aside = " (its best epoch on test, the paper's convention, is within the band)"
+    (judged,) = ledger.judged([replace(fell, best_on_test=89.2)])
+    assert judged.verdict == "not reproduced" + aside
+    for other in (
+        replace(fell, best_on_test=88.7),
+        replace(fell, best_on_test=89.2, budget="laptop"),
+    ):
+        assert ledger.judged([other])[0].verdict == "not reproduced"
+
+
 def test_a_reduced_protocol_is_near_within_three_points() -> None:
     assert verdicts(line("ce", 90.8, 87.9)) == verdicts(line("ce", 90.8, 93.7)) == ["near"]
     assert verdicts(line("ce", 90.8, 87.7)) == ["not reproduced"]

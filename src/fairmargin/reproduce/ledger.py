@@ -11,7 +11,9 @@ not reproduced  the number is another, and there is no such method or one is on 
 not judged      not finished
 not run         there is no run; the note says why
 
-Behind *near*, *order only* and *not reproduced* stands how many of those methods are on their side.
+Behind *near*, *order only* and *not reproduced* stands how many of those methods are on their side,
+and whether the best epoch on the test set, by which the paper's numbers were chosen, would have
+been within the band.
 """
 
 import csv
@@ -263,7 +265,11 @@ def _verdict(line: Line, lines: Sequence[Line]) -> str:
     orders, all_right = _orders(line, lines)
     if line.budget != "paper" and abs(line.gap) <= max(number.band, NEAR):
         return f"near{orders}"
-    return f"order only{orders}" if all_right else f"not reproduced{orders}"
+    verdict = f"order only{orders}" if all_right else f"not reproduced{orders}"
+    best = line.best_on_test
+    if line.budget == "paper" and best is not None and abs(best - line.published) <= number.band:
+        verdict += " (its best epoch on test, the paper's convention, is within the band)"
+    return verdict
 
 
 def _orders(line: Line, lines: Sequence[Line]) -> tuple[str, bool]:
