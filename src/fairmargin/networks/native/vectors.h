@@ -26,8 +26,8 @@ static inline void put(V *to, V value) {
   *to = value;
 }
 
-// Begin to bring what will be read soon into the cache. GCC drops __builtin_prefetch in a function
-// of its own, which has no other effect.
+// Begin to bring what will be read soon into the cache. GCC leaves out functions that do nothing but
+// call __builtin_prefetch.
 static inline void fetch(const V *from) { __asm__ volatile("prefetcht1 %0" : : "m"(*from)); }
 
 // Let other threads see what was put.
