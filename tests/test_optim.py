@@ -1,5 +1,7 @@
 import copy
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -185,3 +187,46 @@ def test_steps_go_on_from_the_state_of_an_optimizer_that_left_the_choice_to_pyto
         optimizer.step()
     assert torch.equal(ours[0], theirs[0])
     assert not torch.equal(ours[0], torch.ones(5, dtype=torch.double))
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_steps_are_pytorch_s(name):
+    """Also after the state was saved and loaded."""
+    stock = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
+    settings = dict(SETTINGS)
+    taken = {"adam": ("betas",), "adamw": ("betas",), "sgd": ("momentum", "nesterov")}[name]
+    options = {key: settings[key] for key in ("lr", "weight_decay", *taken)}
+    torch.manual_seed(0)
+    ours = nn.Linear(5, 3)
+    theirs = copy.deepcopy(ours)
+    mine = OPTIMIZERS[name](list(ours.parameters()), **settings)
+    other = stock(theirs.parameters(), fused=True, **options)
+    assert isinstance(mine, stock)
+    for step in range(4):
+        x = torch.randn(8, 5)
+        for network, optimizer in ((ours, mine), (theirs, other)):
+            optimizer.zero_grad(set_to_none=True)
+            network(x).square().mean().backward()
+            optimizer.step()
+        if step == 1:
+            mine.load_state_dict(copy.deepcopy(mine.state_dict()))
+    assert torch.equal(ours.weight, theirs.weight)
+    assert torch.equal(ours.bias, theirs.bias)
+    assert not ours.weight.grad_fn  # steps are outside of the graph
+
+
+def test_training_a_small_network_does_not_wait_for_the_compiler(tmp_path):
+    """PyTorch's takes a second to import."""
+    program = (
+        "import sys; from fairmargin.cli.app import app; "
+        "app(sys.argv[1:], standalone_mode=False); "
+        "assert 'torch.optim' in sys.modules; assert 'torch._dynamo' not in sys.modules"
+    )
+    words = ["train", "--dataset", "planted", "--method", "ce", "--out", str(tmp_path / "run")]
+    for change in ("train.steps=2", "data.train=80", "data.test=32", "evaluate.resamples=10"):
+        words += ["--set", change]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "result.json").is_file()

@@ -1,19 +1,41 @@
 """Optimizers and learning-rate schedules by name."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from fairmargin.checks import check_choice
 
 # Parameters, or groups of them.
 Parameters = Sequence[nn.Parameter] | Sequence[dict[str, Any]]
+AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+# Methods that PyTorch wraps to keep them out of compiled code.
+WRAPPED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
+def without_compiler(base: type[AnyOptimizer]) -> type[AnyOptimizer]:
+    """Return a subclass that takes the same steps and does not import PyTorch's compiler.
+
+    The wrappers of these methods import it when they are first called, which takes a second of
+    every process that trains.
+    """
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(base, name)) for name in WRAPPED}
+    methods["step"] = torch.no_grad()(inspect.unwrap(base.step))
+    facts = {"__module__": base.__module__, "__doc__": base.__doc__}
+    return type(base.__name__, (base,), methods | facts)
+
+
+Adam = without_compiler(torch.optim.Adam)
+AdamW = without_compiler(torch.optim.AdamW)
+SGD = without_compiler(torch.optim.SGD)
+
+
+@without_compiler
 class LARS(Optimizer):
     """SGD whose step for each weight matrix is proportional to its norm (You et al., 2017).
 
@@ -39,7 +61,6 @@ class LARS(Optimizer):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
         super().__init__(parameters, defaults)
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Move every parameter that has a gradient; `closure` is not used."""
         for group in self.param_groups:

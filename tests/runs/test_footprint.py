@@ -111,6 +111,17 @@ class TestTraining:
         )
 
     @pytest.mark.parametrize("name", NETWORKS)
+    @pytest.mark.parametrize("method", ["ce", "fairmargin", "simclr"])
+    def test_a_small_network_needs_no_sketch_and_is_not_underestimated(self, name, method):
+        options = ["data.side=32"] + (["data.views=jitter"] if method == "simclr" else [])
+        chosen = config(*options, network=name, method=method)
+        data = build.data(chosen)
+        made = build.training(chosen, build.method(chosen, data), data, torch.device("cpu"))
+        assert footprint.at_most(chosen, made, data.info) > (
+            footprint.footprint(chosen, made, data.info).total
+        )
+
+    @pytest.mark.parametrize("name", NETWORKS)
     def test_activations_of_every_encoder_can_be_sketched(self, name):
         chosen = config("data.side=32", network=name)
         data = build.data(chosen)

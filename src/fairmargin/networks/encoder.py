@@ -100,5 +100,6 @@ class Encoder(nn.Module):
             fan: "fan_in" is k²·in channels, "fan_out" k²·out channels.
         """
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            # On the meta device there is nothing to draw, and PyTorch would import its compiler.
+            if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
                 nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")

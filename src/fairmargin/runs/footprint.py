@@ -15,7 +15,7 @@ from fairmargin.config import Config
 from fairmargin.config.code import is_code
 from fairmargin.loop import Training
 from fairmargin.methods import Method, build_method
-from fairmargin.networks import Encoder
+from fairmargin.networks import ENCODERS, Encoder
 from fairmargin.networks.pretrained import is_backbone
 from fairmargin.runs.network import Network
 from fairmargin.runtime import distributed
@@ -25,6 +25,10 @@ from fairmargin.runtime.memory import free_memory, in_gib
 SKETCHED = 2
 # Besides what is kept: the largest maps once more as gradients, and as a convolution unrolls them.
 WORKSPACES = 3
+# Maps that layers without weights may keep for one layer with them.
+LAYERS = 3
+# Of a number in float32.
+BYTES = 4
 # Numbers that each optimizer keeps for every weight.
 STATES = {"adam": 2, "adamw": 2, "sgd": 1, "lars": 1}
 
@@ -124,6 +128,29 @@ def footprint(config: Config, training: Training, info: DataInfo) -> Footprint:
     )
 
 
+def at_most(config: Config, training: Training, info: DataInfo) -> int:
+    """Return more bytes than training can take, if no map is larger than the images.
+
+    Each layer is taken to unroll its input, and to keep its output, at every pixel.
+
+    Args:
+        config: of the run.
+        training: as it is about to begin.
+        info: of its data.
+    """
+    numbers = 0
+    for module in training.method.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, Tensor):
+            numbers += len(weight) + weight[0].numel()
+    pixels = math.prod(info.image_shape[1:])
+    samples = training.loader.views.number * config.train.batch_size
+    weights = _bytes(training.method.parameters())
+    # Maps behind layers without weights: activations, sums with a shortcut.
+    each = BYTES * (WORKSPACES + LAYERS)
+    return (1 + max(STATES.values())) * weights + each * numbers * pixels * samples
+
+
 def check_training_fits(config: Config, training: Training, info: DataInfo) -> None:
     """Refuse training that needs more memory than is free, and say which batch would fit.
 
@@ -136,6 +163,9 @@ def check_training_fits(config: Config, training: Training, info: DataInfo) -> N
     """
     free = free_memory()
     if free is None or training.device.type != "cpu":
+        return
+    # For a sketch PyTorch imports its compiler: a second that a small network need not wait for.
+    if config.network.name in ENCODERS and at_most(config, training, info) <= free:
         return
     needed = footprint(config, training, info)
     if needed.total <= free:
