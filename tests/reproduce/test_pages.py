@@ -48,8 +48,35 @@ def test_the_readme_shows_finished_runs_only(epochs: str, shown: bool) -> None:
 def test_the_published_protocol_stands_in_the_readme_before_the_reduced_one() -> None:
     ran = [line("ce", 90.8, 90.1, budget="paper", epochs="80 of 80"), line("ce", 90.8, 16.9)]
     for lines in (ran, ran[::-1]):
-        assert "| ce | **90.1** (90.80) |" in pages.summary(lines)
+        assert "| Cross-entropy | **90.1** (90.80) |" in pages.summary(lines)
         assert "16.9" not in pages.summary(lines)
+
+
+def test_the_readme_says_how_each_number_of_the_published_protocol_came_out() -> None:
+    facts = {"budget": "paper", "epochs": "80 of 80", "reading": "authors"}
+    reached = line("eps-supcon+fairkl", 96.72, 96.5, **facts)
+    missed = line("eps-supinfonce+fairkl", 97.86, 95.86, best_on_test=96.0, **facts)
+    sinking = line("ce+fairkl", 95.92, 93.0, best_on_test=95.5, **facts)
+    said = pages.summary(ledger.judged([reached, missed, sinking]))
+    assert "| ε-SupCon + FairKL | **96.5** ✓ (96.72) |" in said
+    assert "| ε-SupInfoNCE + FairKL | **95.86** (97.86) |" in said
+    assert "Published protocol: 1 of 3 finished numbers reproduced." in said
+    assert "ε-SupInfoNCE + FairKL at ρ = 0.99: 2.00 points below." in said
+    best = "though its best epoch on the test set, which is what the paper prints, has 95.50."
+    assert f"Cross-entropy + FairKL at ρ = 0.99: 2.92 points below, {best}" in said
+    assert "Reduced protocol" not in said
+
+
+def test_the_readme_marks_reduced_numbers_that_come_near() -> None:
+    near = line("ce", 90.8, 88.2)
+    far = line("end", 94.8, 86.8)
+    other = line("eps-supinfonce+fairkl", 97.86, 96.9, reading="recommended")
+    said = pages.summary(ledger.judged([near, far, other]))
+    assert "| Cross-entropy | 88.2ʳ ≈ (90.80) |" in said
+    assert "| EnD | 86.8ʳ (94.80) |" in said
+    assert "| ε-SupInfoNCE + FairKL, recommended | 96.9ʳ ≈ (97.86) |" in said
+    assert "Reduced protocol: 2 of 3 numbers within three points" in said
+    assert "Published protocol" not in said
 
 
 def test_a_number_counts_once_by_its_best_verdict_and_only_if_it_can_be_run() -> None:

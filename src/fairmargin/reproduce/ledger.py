@@ -47,6 +47,8 @@ MEASURING = (
 # Points within which a reduced protocol is near a published number. It was chosen to bring four
 # methods there (docs/reproduce.md).
 NEAR = 3.0
+# Behind the verdict of a number that only its best epoch brings into the band.
+BEST_IS_WITHIN = "its best epoch on test, the paper's convention, is within the band"
 # Two published means are clearly different if they are so many deviations apart, and a point.
 CLEAR = 2.0
 
@@ -268,7 +270,7 @@ def _verdict(line: Line, lines: Sequence[Line]) -> str:
     verdict = f"order only{orders}" if all_right else f"not reproduced{orders}"
     best = line.best_on_test
     if line.budget == "paper" and best is not None and abs(best - line.published) <= number.band:
-        verdict += " (its best epoch on test, the paper's convention, is within the band)"
+        verdict += f" ({BEST_IS_WITHIN})"
     return verdict
 
 
@@ -367,6 +369,7 @@ def text(lines: Sequence[Line]) -> str:
 
 
 __all__ = [
+    "BEST_IS_WITHIN",
     "KEPT",
     "Line",
     "collect",

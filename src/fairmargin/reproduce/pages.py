@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from fairmargin.report.runs import method_name
 from fairmargin.reproduce import budgets, orderings
-from fairmargin.reproduce.ledger import Line, text
+from fairmargin.reproduce.ledger import BEST_IS_WITHIN, Line, text
 from fairmargin.reproduce.published import as_printed
 from fairmargin.runtime.whole import write_atomically
 from fairmargin.sweep.compare import spread
@@ -13,6 +14,10 @@ BEGIN = "<!-- results: begin -->"
 END = "<!-- results: end -->"
 # Behind a number of a reduced protocol.
 REDUCED = "ʳ"
+# Behind a number that is the published one, and behind a reduced one that comes near it.
+SIGNS = {"reproduced": " ✓", "near": " ≈"}
+# The reading of FairKL that the README's table means where it names none.
+USUAL = "authors"
 TITLES = {
     "1": "ImageNet-100, the two losses",
     "2": "Generic vision",
@@ -185,7 +190,7 @@ def write(folder: Path, lines: Sequence[Line]) -> None:
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """Return Table 3: methods × ρ, ours and published, of finished runs.
+    """Return Table 3: methods × ρ, ours and published, of finished runs, and how they came out.
 
     Numbers of the published protocol stand before those of the reduced one, which are marked.
     """
@@ -197,13 +202,12 @@ def summary(lines: Sequence[Line]) -> str:
     # At the published protocol last, so that it stays.
     for line in sorted(mine, key=lambda line: line.budget == "paper"):
         by_row.setdefault((line.method, line.reading), {})[line.setting] = line
-    titles = ["ρ = " + column.removeprefix("rho=") for column in columns]
+    titles = [_rho(column) for column in columns]
     rows = [f"| method | {' | '.join(titles)} |", f"|---|{'---|' * len(columns)}"]
-    for (method, reading), by_column in _in_order(mine, by_row):
+    for row, by_column in _in_order(mine, by_row):
         values = [_ours_and_published(by_column.get(column)) for column in columns]
-        name = f"{method}, {reading}" if reading else method
-        rows.append(f"| {name} | {' | '.join(values)} |")
-    return "\n".join(rows)
+        rows.append(f"| {_row_name(*row)} | {' | '.join(values)} |")
+    return "\n".join([*rows, "", _outcome(mine)])
 
 
 def _in_order(
@@ -214,12 +218,59 @@ def _in_order(
     return [(row, by_row[row]) for row in order]
 
 
+def _row_name(method: str, reading: str) -> str:
+    name = method_name(method)
+    return name if reading in ("", USUAL) else f"{name}, {reading}"
+
+
+def _rho(setting: str) -> str:
+    """ "rho=0.99" → "ρ = 0.99"."""
+    return "ρ = " + setting.removeprefix("rho=")
+
+
 def _ours_and_published(line: Line | None) -> str:
     if line is None:
         return "–"
-    ours = spread(line.ours or 0.0, line.ours_std)
-    shown = f"**{ours}**" if line.budget == "paper" else f"{ours}{REDUCED}"
-    return f"{shown} ({line.published:.2f})"
+    sign = SIGNS.get(line.verdict.split(" ")[0], "")
+    return f"{_ours(line)}{sign} ({line.published:.2f})"
+
+
+def _ours(line: Line) -> str:
+    if line.budget == "paper":
+        return f"**{as_printed(line.ours or 0.0, line.ours_std)}**"
+    return spread(line.ours or 0.0, line.ours_std) + REDUCED
+
+
+def _outcome(lines: Sequence[Line]) -> str:
+    """How finished lines came out, in words: each of the published protocol, and a count."""
+    parts = []
+    paper = [line for line in lines if line.budget == "paper"]
+    if paper:
+        yes = [line for line in paper if line.verdict == "reproduced"]
+        no = [line for line in paper if line.verdict != "reproduced"]
+        parts.append(f"Published protocol: {len(yes)} of {len(paper)} finished numbers reproduced.")
+        parts += [f"{_where(line)}: {_distance(line)}." for line in no]
+    reduced = [line for line in lines if line.budget != "paper"]
+    if reduced:
+        near = [line for line in reduced if line.verdict.startswith("near")]
+        parts.append(
+            f"Reduced protocol: {len(near)} of {len(reduced)} numbers within three points of the "
+            "published ones."
+        )
+    return " ".join(parts)
+
+
+def _where(line: Line) -> str:
+    return f"{_row_name(line.method, line.reading)} at {_rho(line.setting)}"
+
+
+def _distance(line: Line) -> str:
+    gap = line.gap or 0.0
+    said = f"{abs(gap):.2f} points {'above' if gap > 0 else 'below'}"
+    if BEST_IS_WITHIN in line.verdict:
+        said += ", though its best epoch on the test set, which is what the paper prints, has "
+        said += f"{line.best_on_test:.2f}"
+    return said
 
 
 def into_readme(readme: str, lines: Sequence[Line]) -> str:
