@@ -32,8 +32,13 @@ from fairmargin.runtime import memory
 from tests.bias.scored import write_scores
 
 SEEDS = (0, 1, 2)
-# A method that must gain so much has a wide margin with any seed, so one is enough.
+# One seed is enough for a method that must gain so much, and for these: the worst of three seeds
+# was ahead of FLOOR and of what they must gain by 0.1 or more.
 SURE = 0.7
+STEADY = {
+    "biascon", "blind-eye", "dfa", "dfr", "lc", "learned-mixin", "learned-mixin+h", "lff", "lnl",
+    "rebias", "self",
+}  # fmt: skip
 FLOOR = 0.45
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
@@ -230,7 +235,7 @@ def test_the_page_names_the_same_methods_with_the_same_reasons():
 @pytest.mark.parametrize("name", sorted(MARGINS))
 def test_it_sees_past_the_shortcut(name):
     settings = SETTINGS.get(name, {})
-    seeds = SEEDS[:1] if MARGINS[name] >= SURE else SEEDS
+    seeds = SEEDS[:1] if MARGINS[name] >= SURE or name in STEADY else SEEDS
     gained = conflicting(name, settings, seeds)
     usual = conflicting("ce", of_the_run(settings), seeds)
     assert gained > FLOOR
