@@ -7,13 +7,18 @@ PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 p
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo $$p; break; }; done)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# pip would compile on one core what COMPILE does on all.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 # Wheels alone, each with a SHA-256 of requirements/; a source would run while it is built.
-HASHED := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all:
+HASHED := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps --require-hashes --only-binary :all:
 NEEDED := -r requirements/build.txt -r requirements/runtime.txt
 # Last, into what is there: torch, whose build depends on the machine, and FairMargin itself.
 OWN := $(PIP) torch && $(PIP) --no-deps --no-build-isolation --editable .
 PINS := pyproject.toml constraints.txt $(wildcard requirements/*.txt)
+# A few files are templates or for other versions of Python, and are left as they are.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv/lib src || true
+# Where this is set, every process would compile the sources anew.
+export PYTHONDONTWRITEBYTECODE :=
 OUT ?= demo
 FUZZ_MINUTES ?= 10
 
@@ -39,12 +44,14 @@ $(BIN)/python:
 	@echo "== installing FairMargin into .venv (once; about a minute)"
 	@$(HASHED) $(NEEDED)
 	@$(OWN)
+	@$(COMPILE)
 	@touch $@
 
 .venv/.dev: $(PINS) | $(BIN)/python
 	@echo "== installing FairMargin and its test tools into .venv (once; about a minute)"
 	@$(HASHED) $(NEEDED) -r requirements/dev.txt
 	@$(OWN)
+	@$(COMPILE)
 	@touch .venv/.runtime $@
 
 .venv/.bench: .venv/.dev

@@ -13,13 +13,13 @@ from fairmargin.version import __version__
 runner = CliRunner()
 
 
-SHORTER = ["train.epochs=6"]
+SHORTER = ["train.epochs=4"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_demo_shows_the_problem_and_the_cure(tmp_path, monkeypatch):
-    """With a quarter of its epochs; `make demo` takes two minutes."""
+    """With a sixth of its epochs; `make demo` takes two minutes."""
     load = configuration.load
     monkeypatch.setattr(
         configuration, "load", lambda *words, **named: load(*words, **named, overrides=SHORTER)
