@@ -1,4 +1,6 @@
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 from fairmargin import config as configuration
@@ -80,3 +82,13 @@ def test_data_and_setting_have_a_panel_each(tmp_path: Path) -> None:
     text = drawn.svg.read_text("utf-8")
     for words in (fairkl.panel, other.panel, plain.panel, fairkl.series, "75.0 after 2 of 80"):
         assert f"<!-- {words} -->" in text
+
+
+def test_published_numbers_that_are_close_are_written_apart(tmp_path: Path) -> None:
+    ours = replace(curve("biased-mnist/eps-supinfonce+fairkl:rho=0.99@authors"), published=92.86)
+    text = curves.draw([curve("biased-mnist/ce:rho=0.99"), ours], tmp_path).svg.read_text("utf-8")
+    heights = {}
+    for number in ("92.86", "90.8"):
+        (place,) = re.findall(rf"<!-- {number} -->\s*<g [^>]*translate\(\S+ ([\d.]+)\)", text)
+        heights[number] = float(place)
+    assert heights["90.8"] - heights["92.86"] > 6.5  # points: the height of the letters

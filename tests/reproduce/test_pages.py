@@ -92,25 +92,25 @@ def test_a_number_counts_once_by_its_best_verdict_and_only_if_it_can_be_run() ->
     ]
     said = pages.counts(ran)
     assert said.startswith("Of the 2 published numbers")
-    assert "1 are reproduced, 0 are within three points" in said
-    assert "1 have the published order but another number" in said
-    assert said.endswith("1 others cannot be run here.")
+    assert "at hand: 1 reproduced, 0 within three points" in said
+    assert "1 with the published order but another number" in said
+    assert said.endswith("Not at hand: 1.")
 
 
 def test_what_the_published_protocol_gave_is_not_bettered_by_a_reduced_one() -> None:
     reduced = line("ce", 90.8, 90.1, verdict="near")
     published = line("ce", 90.8, 80.0, budget="paper", verdict="not reproduced")
-    assert "1 are within three points" in pages.counts([reduced])
-    assert "0 are within three points" in pages.counts([reduced, published])
+    assert "1 within three points" in pages.counts([reduced])
+    assert "0 within three points" in pages.counts([reduced, published])
     unfinished = replace(published, epochs="3 of 80", verdict="not judged (unfinished, 3 of 80)")
-    assert "1 are within three points" in pages.counts([unfinished, reduced])
+    assert "1 within three points" in pages.counts([unfinished, reduced])
 
 
 def test_numbers_that_the_paper_s_convention_would_reproduce_are_counted_apart() -> None:
     facts = {"budget": "paper", "epochs": "80 of 80"}
     sinking = line("ce", 90.8, 85.0, best_on_test=90.5, **facts)
     said = pages.counts(ledger.judged([sinking]))
-    assert "0 are reproduced" in said
+    assert "0 reproduced" in said
     assert "1 more would be reproduced by the best epoch on the test set" in said
     reached = line("end", 94.8, 94.7, best_on_test=94.9, **facts)
     assert "would be" not in pages.counts(ledger.judged([reached]))

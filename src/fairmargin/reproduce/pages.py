@@ -33,12 +33,12 @@ TITLES = {
 }
 # Verdicts, the best first, as the page counts them.
 VERDICTS = {
-    "reproduced": "are reproduced",
-    "near": "are within three points in a reduced protocol",
-    "order only": "have the published order but another number",
-    "not reproduced": "have another number and another order, or nothing to be compared with",
-    "not judged": "are under way",
-    "not run": "have not been run",
+    "reproduced": "reproduced",
+    "near": "within three points in a reduced protocol",
+    "order only": "with the published order but another number",
+    "not reproduced": "with another number and another order, or nothing to be compared with",
+    "not judged": "under way",
+    "not run": "not run yet",
 }
 _INTRODUCTION = (
     "Written by `fairmargin reproduce ledger`; `ledger.csv` holds the same with commits and "
@@ -109,7 +109,7 @@ def counts(lines: Sequence[Line]) -> str:
     others = {line.number for line in lines if not budgets.at_hand(line.dataset)}
     came_out = [f"{ranks.count(k)} {said}" for k, said in enumerate(VERDICTS.values())]
     said = [
-        f"Of the {len(best)} published numbers whose data and computing time are at hand, "
+        f"Of the {len(best)} published numbers whose data and computing time are at hand: "
         f"{', '.join(came_out)}."
     ]
     reproduced = {number for number, (_, rank) in best.items() if rank == 0}
@@ -119,7 +119,7 @@ def counts(lines: Sequence[Line]) -> str:
             f"{len(by_best)} more would be reproduced by the best epoch on the test set, as the "
             "paper counts."
         )
-    return " ".join([*said, f"{len(others)} others cannot be run here."])
+    return " ".join([*said, f"Not at hand: {len(others)}."])
 
 
 def _needs(lines: Sequence[Line]) -> str:
