@@ -31,7 +31,7 @@ def page(tmp_path_factory):
     }
     found = audit_data(data, columns=columns, samples=1500, permutations=199)
     accuracy = {"aligned": 0.9, "conflicting": 0.4, "cell-mean": 0.45}
-    cured = with_retraining(found, {"ce": accuracy, "eps-supinfonce+fairkl": accuracy})
+    cured = with_retraining(found, {"ce": accuracy, "fairmargin": accuracy})
     return write(cured, tmp_path_factory.mktemp("audit"))[0]
 
 

@@ -64,9 +64,9 @@ def test_cure_trains_both_methods(tmp_path):
     )
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "audit.json").read_text("utf-8"))
-    assert set(found["cure"]) == {"ce", "eps-supinfonce+fairkl"}
+    assert set(found["cure"]) == {"ce", "fairmargin"}
     assert all(0 <= accuracy["conflicting"] <= 1 for accuracy in found["cure"].values())
-    assert "eps-supinfonce+fairkl: plain" in result.output
+    assert "fairmargin: plain" in result.output
     assert "Does training remove it?" in (tmp_path / "audit.html").read_text("utf-8")
 
 
@@ -203,7 +203,7 @@ def test_a_cure_with_a_test_fraction(unsplit, tmp_path):
         *words,
     )
     assert result.exit_code == 0, result.output
-    assert "eps-supinfonce+fairkl: plain" in result.output
+    assert "fairmargin: plain" in result.output
 
 
 def test_runs_of_one_name_keep_their_pages_apart(tmp_path, monkeypatch):

@@ -49,9 +49,7 @@ def audit(
     ] = None,
     cure: Annotated[
         bool,
-        typer.Option(
-            "--cure", help="Also train ce and eps-supinfonce+fairkl on the planted shortcut."
-        ),
+        typer.Option("--cure", help="Also train ce and fairmargin on the planted shortcut."),
     ] = False,
     out: Annotated[
         Path | None,
