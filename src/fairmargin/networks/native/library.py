@@ -62,7 +62,7 @@ def serves(*tensors: Tensor) -> bool:
 def norms() -> dict[str, Kernel]:
     """Return the kernels of norms.c by name."""
     maps, part = [c_void_p, *[c_long] * 3], [c_long] * 2
-    gradient = [c_void_p, c_long, c_void_p, *maps, *part]
+    gradient = [c_void_p, c_long, c_void_p, *maps, *part, c_void_p, c_void_p]
     loaded = _load("norms.c")
     return {
         "statistics": _kernel(loaded.statistics, [*maps, *part, *[c_void_p] * 2], c_int),

@@ -40,10 +40,12 @@ static inline V activate(V y, int activation) {
   return y;
 }
 
-// The gradient before an activation, from the one behind it and its result z.
-static inline V before(V dz, V z, int activation) {
-  if (activation == RELU) return choose(z > 0, dz, every(0));
-  if (activation == TANH) return dz * (1 - z * z);
+// The gradient before an activation, from the one behind it: with ReLU from y, what the activation
+// was given, found again as `apply` found it; with tanh from its result z. So only one of x and z
+// is read for it, and x is needed anyway.
+static inline V before(V dz, V y, const V *z, int activation) {
+  if (activation == RELU) return choose(y > 0, dz, every(0));
+  if (activation == TANH) return dz * (1 - *z * *z);
   return dz;
 }
 
@@ -93,10 +95,10 @@ void apply(const float *x, long p, long c, long n, long begin, long end, const f
 }
 
 // Sums [c] of g = dz·f′ and of g·(x − mean). Positions of dz are `step` numbers apart; 0 if all
-// share one gradient. Without an activation z is not used. Returns 0, or 1 without memory.
+// share one gradient. Only with tanh z is used. Returns 0, or 1 without memory.
 int gradient_sums(const float *dz, long step, const float *z, const float *x, long p, long c,
-                  long n, long begin, long end, const float *mean, int activation, float *of_g,
-                  float *of_gx) {
+                  long n, long begin, long end, const float *factor, const float *offset,
+                  const float *mean, int activation, float *of_g, float *of_gx) {
   V *const g_sums = aligned_alloc(64, 2 * c * sizeof(V)), *const gx_sums = g_sums + c;
   if (!g_sums) return 1;
   for (long ch = 0; ch < 2 * c; ch++) g_sums[ch] = (V){0};
@@ -104,9 +106,10 @@ int gradient_sums(const float *dz, long step, const float *z, const float *x, lo
     for (long ch = begin; ch < end; ch++) {
       const V *d = (const V *)(dz + q * step + ch * n);
       const V *out = (const V *)(z + (q * c + ch) * n), *in = (const V *)(x + (q * c + ch) * n);
+      const V times = every(factor[ch]), plus = every(offset[ch]);
       V of_1 = {0}, of_x = {0};
       for (long i = 0; i < n / W; i++) {
-        const V g = before(d[i], out[i], activation);
+        const V g = before(d[i], in[i] * times + plus, out + i, activation);
         of_1 += g;
         of_x += g * (in[i] - mean[ch]);
       }
@@ -123,16 +126,19 @@ int gradient_sums(const float *dz, long step, const float *z, const float *x, lo
 
 // dx = a·g + b·x + constant, with a, b and constant [c].
 void gradient(const float *dz, long step, const float *z, const float *x, long p, long c, long n,
-              long begin, long end, const float *a, const float *b, const float *constant,
-              int activation, float *dx) {
+              long begin, long end, const float *factor, const float *offset, const float *a,
+              const float *b, const float *constant, int activation, float *dx) {
   for (long q = 0; q < p; q++)
     for (long ch = begin; ch < end; ch++) {
       const V *d = (const V *)(dz + q * step + ch * n);
       const V *out = (const V *)(z + (q * c + ch) * n), *in = (const V *)(x + (q * c + ch) * n);
       V *const to = (V *)(dx + (q * c + ch) * n);
+      const V times = every(factor[ch]), plus = every(offset[ch]);
       const V of_g = every(a[ch]), of_x = every(b[ch]), rest = every(constant[ch]);
-      for (long i = 0; i < n / W; i++)
-        put(to + i, of_g * before(d[i], out[i], activation) + (of_x * in[i] + rest));
+      for (long i = 0; i < n / W; i++) {
+        const V g = before(d[i], in[i] * times + plus, out + i, activation);
+        put(to + i, of_g * g + (of_x * in[i] + rest));
+      }
     }
   finish();
 }

@@ -44,8 +44,10 @@ class Normalize(torch.autograd.Function):
         mean, variance = _statistics(x)
         scale = (variance + eps).rsqrt()
         factor = weight * scale
-        z = _apply(x, factor, bias - mean * factor, activation)
-        ctx.save_for_backward(x, weight, mean, scale, z if activation != "none" else None)
+        offset = bias - mean * factor
+        z = _apply(x, factor, offset, activation)
+        kept = z if activation != "none" else None
+        ctx.save_for_backward(x, weight, mean, scale, factor, offset, kept)
         ctx.eps = eps
         ctx.activation = activation
         ctx.mark_non_differentiable(mean, variance)
@@ -53,13 +55,13 @@ class Normalize(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, scale, z = ctx.saved_tensors
+        x, weight, mean, scale, factor, offset, z = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient may be differentiated again
             g = through(ctx.activation, gradients[0], z)
             wanted = ctx.needs_input_grad[:3]
             found = differentiable_gradients(g, x, weight, mean, scale, ctx.eps, wanted)
             return *found, None, None
-        before = _Gradient(gradients[0].expand_as(x), z, x, ctx.activation)
+        before = _Gradient(gradients[0].expand_as(x), z, x, factor, offset, ctx.activation)
         d_bias, of_gx = before.sums(mean)
         d_weight = of_gx * scale
         dx = before.combine(*factors(x, weight, mean, scale, d_bias, d_weight))
@@ -111,17 +113,26 @@ class _Gradient:
         dz: gradient behind the activation, [P, C, N, 1]; expanded along P where positions share it.
         z: result of the activation; None without one.
         maps: what was normalized.
+        factor: of the maps of each channel, [C]; with the offset, what the activation was given.
+        offset: [C].
         activation: its name.
     """
 
     def __init__(
-        self, dz: Tensor, z: Tensor | None, maps: Tensor, activation: FusedActivation
+        self,
+        dz: Tensor,
+        z: Tensor | None,
+        maps: Tensor,
+        factor: Tensor,
+        offset: Tensor,
+        activation: FusedActivation,
     ) -> None:
         shared = dz.stride(0) == 0 and dz[0].is_contiguous()
         self.dz = dz[0] if shared else dz.contiguous()
         self.step = 0 if shared else dz[0].numel()
         self.z = maps if z is None else z
         self.maps = maps
+        self.given = [factor, offset]
         self.activation = ACTIVATIONS.index(activation)
 
     def sums(self, mean: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,7 +153,7 @@ class _Gradient:
         p, c, n, _ = self.maps.shape
         kernel = library.norms()[name]
         dz, z, x = [library.pointer(t) for t in (self.dz, self.z, self.maps)]
-        channel = [library.pointer(t) for t in by]
+        channel = [library.pointer(t) for t in (*self.given, *by)]
         results = [library.pointer(t) for t in to]
 
         def work(begin: int, end: int) -> int | None:
