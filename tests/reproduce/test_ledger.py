@@ -41,7 +41,7 @@ def test_the_band_is_two_deviations_and_wider_where_the_bias_is_stronger() -> No
 
 def test_the_best_epoch_on_test_is_named_and_changes_no_verdict() -> None:
     fell = line("ce", 90.8, 84.7, budget="paper", published_std=1.0)
-    aside = " (its best epoch on test, the paper's convention, is within the band)"
+    aside = " (its best epoch on test, as the authors' code counts, is within the band)"
     (judged,) = ledger.judged([replace(fell, best_on_test=89.2)])
     assert judged.verdict == "not reproduced" + aside
     for other in (

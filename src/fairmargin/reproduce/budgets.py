@@ -188,7 +188,7 @@ def note(budget: Budget, dataset: str) -> str:
 
 def why_not_run(dataset: str) -> str:
     """Return what the cells of a dataset still need, for the ledger."""
-    return ABSENT.get(dataset, "computing time")
+    return ABSENT.get(dataset, TIME)
 
 
 def at_hand(dataset: str) -> bool:
@@ -205,6 +205,8 @@ REDUCED = {
     "imagenet100": "64×64 pixels, ResNet-18, 5 epochs, and 10 of linear evaluation",
     "imagenet9": "64×64 pixels, 10 epochs",
 }
+# What cells need whose data and machine are at hand.
+TIME = "computing time"
 ABSENT = {
     "imagenet100": "ImageNet, whose licence you must accept (docs/data.md), and a GPU",
     "imagenet9": "ImageNet, whose licence you must accept (docs/data.md)",

@@ -12,8 +12,8 @@ not judged      not finished
 not run         there is no run; the note says why
 
 Behind *near*, *order only* and *not reproduced* stands how many of those methods are on their side,
-and whether the best epoch on the test set, by which the paper's numbers were chosen, would have
-been within the band.
+and whether the best epoch on the test set, which the authors' code reports, would have been within
+the band.
 """
 
 import csv
@@ -48,7 +48,7 @@ MEASURING = (
 # methods there (docs/reproduce.md).
 NEAR = 3.0
 # Behind the verdict of a number that only its best epoch brings into the band.
-BEST_IS_WITHIN = "its best epoch on test, the paper's convention, is within the band"
+BEST_IS_WITHIN = "its best epoch on test, as the authors' code counts, is within the band"
 # Two published means are clearly different if they are so many deviations apart, and a point.
 CLEAR = 2.0
 
