@@ -164,28 +164,11 @@ def test_a_folder_of_classes_is_looked_at_whole(unsplit, tmp_path):
     )
 
 
-def test_a_cure_is_tested_and_says_what_on(unsplit, tmp_path):
-    cure = (
-        unsplit,
-        "--inject",
-        "colour:0.95",
-        "--cure",
-        "--permutations",
-        199,
-        "--out",
-        tmp_path / "out",
-    )
-    result = invoke(*cure)
-    assert result.exit_code == 2
-    assert "marks no usable test samples" in result.output
-    assert "--set data.test_fraction=0.2" in result.output
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow
-def test_a_cure_with_a_test_fraction(unsplit, tmp_path):
+@pytest.mark.parametrize("more", [(), ("data.test_fraction=0.25",)], ids=["by itself", "as told"])
+def test_a_cure_is_tested_on_images_that_are_held_out(unsplit, tmp_path, more):
     small = (
-        "data.test_fraction=0.2",
+        *more,
         "data.image_size=16",
         "network.name=simple-conv-3",
         "train.epochs=1",

@@ -104,6 +104,7 @@ def show(
     --bias-columns place --split-column fold --test-fraction 0.2: "fairmargin list datasets folder".
     """
     from fairmargin.checks import check_choice
+    from fairmargin.config.own_images import HELD_OUT, test_held_out
     from fairmargin.data import DATASETS, build, is_own, options, own_kind, own_path
     from fairmargin.data.problems import RowProblem, brief, cut
     from fairmargin.data.show import SplitName, draw
@@ -121,7 +122,11 @@ def show(
         if own:
             name, root = own_kind(name), own_path(name)
         check_choice(name, "dataset", DATASETS)
-        data = build(name, root, **options.parse(DATASETS[name], name, context.args))
+        given = options.parse(DATASETS[name], name, context.args)
+        if own and (held_out := test_held_out(name, {"root": root, **given})):
+            given["test_fraction"] = HELD_OUT
+            typer.echo(held_out)
+        data = build(name, root, **given)
         typer.echo(f"{len(data.train):,} train, {len(data.valid):,} valid, {len(data.test):,} test")
         for key, value in data.info.notes.items():
             lines = value.splitlines()

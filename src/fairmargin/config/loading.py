@@ -14,7 +14,7 @@ from fairmargin.config import toml
 from fairmargin.config.code import allowed, is_import_path
 from fairmargin.config.errors import PAGE, ConfigError, Problem
 from fairmargin.config.options import written
-from fairmargin.config.own_images import Notes, OwnDefaults, own_defaults
+from fairmargin.config.own_images import Notes, OwnDefaults, own_defaults, vector_defaults
 from fairmargin.config.schema import (
     Config,
     DataConfig,
@@ -64,8 +64,9 @@ def load(
         bias: what methods see of the bias: `data.bias`.
         overrides: such as "train.epochs=3"; the value is read as TOML, or else as text. Later ones
             win.
-        first_look: choose defaults for people's own images by their size and number, and by what
-            the table says of the bias (`own_images`); False leaves them at those of every dataset.
+        first_look: choose defaults for people's own data by the size and number of images, and by
+            what is marked as bias and as test (`own_images`); False leaves them at those of every
+            dataset.
     """
     stated = {} if file is None else _read(Path(file))
     arguments = {
@@ -77,7 +78,7 @@ def load(
     parsed = _parsed(overrides)
     given = [_without_none(arguments), parsed]
     named = _last_name("data", [stated, *given])
-    own = _own_defaults([stated, *given]) if named == "folder" and first_look else None
+    own = _own_defaults(str(named), [stated, *given]) if first_look else None
     preset = _preset(named) if own is None else _own_preset(own)
     chosen = _last_name("method", [preset, stated, *given])
     for_method = _for_method(preset, chosen)
@@ -101,13 +102,16 @@ def load(
     return allowed(config, trusted=_names(theirs))
 
 
-def _own_defaults(layers: Sequence[Layer]) -> OwnDefaults:
-    """Return the defaults for people's own images, by the user's layers."""
+def _own_defaults(dataset: str, layers: Sequence[Layer]) -> OwnDefaults | None:
+    """Return the defaults for people's own data, by the user's layers; None for other datasets."""
+    find = {"folder": own_defaults, "embeddings": vector_defaults}.get(dataset)
+    if find is None:
+        return None
     merged: Layer = {}
     for layer in layers:
         merged = _merge(merged, layer)
     table = merged.get("data")
-    return own_defaults(table if isinstance(table, dict) else {})
+    return find(table if isinstance(table, dict) else {})
 
 
 def _own_preset(own: OwnDefaults) -> Layer:
@@ -123,13 +127,15 @@ def _chosen_here(
 ) -> tuple[str, ...]:
     """Return sentences about what was chosen and not given by the user."""
     given = {key for layer in users for key in layer if layer.get(key)}
-    found = [] if by_user else [own.notes["method"]]
+    found = [own.notes["method"]] if "method" in own.notes and not by_user else []
     if "size" in own.notes and "network" not in given:
         size = config.data.options.get("image_size", 64)
         found.append(
             f"{own.notes['size']}: {config.network.name} at {size} pixels, "
             f"{config.train.epochs} epochs"
         )
+    if "test" in own.notes:
+        found.append(own.notes["test"])
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""Defaults for people's own images: by their size and number, and by what is known of the bias.
+"""Defaults for people's own data: by the size and number of images, and what is known of the bias.
 
     fairmargin train --dataset my.csv
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairmargin.data.look import OwnFacts, look
+from fairmargin.data.look import OwnFacts, look, marks_test_vectors
 
 # Kinds of images, each with the largest length of the shorter side.
 KINDS = (("tiny", 40), ("small", 96), ("photographs", None))
@@ -23,6 +23,10 @@ SEEN_IMAGES = 60_000
 LEAST_EPOCHS, MOST_EPOCHS = 8, 60
 # What is trained: it uses bias labels or features, and is cross-entropy without either.
 METHOD = "fairmargin"
+# Share of every (class, bias) group that is held out for the test where none is marked.
+HELD_OUT = 0.2
+# Settings by which a user says where test samples come from.
+ABOUT_TEST = {"test_fraction", "test_needed"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class OwnDefaults:
     Args:
         presets: names of the files that apply, the later ones first to count.
         layer: what does not stand in files: image size, epochs, and the method.
-        notes: what was chosen and why, in sentences for the terminal; {"method": …, "size": …}.
+        notes: what was chosen and why, in sentences for the terminal; {"method": …, "size": …,
+            "test": …}.
         unknown: nothing is known of the bias, and nobody said that it is to stay so.
     """
 
@@ -79,11 +84,52 @@ def own_defaults(data: Mapping[str, Any]) -> OwnDefaults:
             f"{facts.images:,} training images of about {facts.side or '?'} pixels: preset "
             f'"folder-{kind}"'
         )
+    if held_out := test_held_out("folder", data):
+        layer.setdefault("data", {})["test_fraction"] = HELD_OUT
+        notes["test"] = held_out
     presets = ["folder", f"folder-{kind}"]
     if gives_labels(facts, bias):
         presets.append("folder-labels")
     unknown = bias == "labels" and facts is not None and not facts.biases
     return OwnDefaults(tuple(presets), layer, notes, unknown)
+
+
+def vector_defaults(data: Mapping[str, Any]) -> OwnDefaults:
+    """Return the defaults for an .npz file of vectors.
+
+    Args:
+        data: as in `own_defaults`.
+    """
+    held_out = test_held_out("embeddings", data)
+    if not held_out:
+        return OwnDefaults(("embeddings",), {}, {})
+    layer = {"data": {"test_fraction": HELD_OUT}}
+    return OwnDefaults(("embeddings",), layer, {"test": held_out})
+
+
+def test_held_out(dataset: str, data: Mapping[str, Any]) -> str:
+    """Return a sentence if test samples are to be held out, because none are marked; else "".
+
+    A table with a column of another name that seems to mark them is left to the user.
+
+    Args:
+        dataset: "folder" or "embeddings".
+        data: as in `own_defaults`.
+    """
+    root = data.get("root")
+    if root is None or ABOUT_TEST & data.keys():
+        return ""
+    if dataset == "embeddings":
+        what, lacking = "vector", marks_test_vectors(Path(str(root))) is False
+    else:
+        facts = look(Path(str(root)), data)
+        what, lacking = "image", facts is not None and not facts.tests and facts.splits_in is None
+    if not lacking:
+        return ""
+    return (
+        f"test: no {what} is marked for it, so {HELD_OUT:.0%} of every class and bias are held "
+        "out, the same in every run (data.test_fraction)"
+    )
 
 
 def kind_of(side: int | None) -> str:

@@ -140,6 +140,15 @@ def read_vectors(path: Path) -> NDArray[np.float32]:
     return _embeddings(given, str(path), [])
 
 
+def split_words(path: Path) -> list[str]:
+    """Return the words of the array "split" of an .npz file, or none; no other array is read."""
+    check_arrays(path)
+    with np.load(path, allow_pickle=False) as stored:
+        if "split" not in stored.files:
+            return []
+        return [str(word) for word in _text("split", stored["split"]).ravel()]
+
+
 def _load(path: Path) -> dict[str, Values]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; give an .npz with embeddings and labels")

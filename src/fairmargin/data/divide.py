@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fairmargin.data.bias import split_off
+from fairmargin.data.drafts import column_of_splits
 
 
 def check_test(path: Path, marked: bool, fraction: float | None, needed: bool) -> None:
@@ -33,9 +34,11 @@ def _which_column(path: Path) -> str:
         return 'put some into a folder "test", or '
     if path.suffix == ".npz":
         return 'add an array "split" with the words train, valid and test, or '
+    name = column_of_splits(path)
+    which = "the column that does" if name is None else f'the column "{name}", which seems to mark them,'
     return (
-        'name the column that does with --set data.split_column=NAME ("data show": '
-        "--split-column NAME), or "
+        f"name {which} with --set data.split_column={name or 'NAME'} "
+        f'("data show": --split-column {name or "NAME"}), or '
     )
 
 

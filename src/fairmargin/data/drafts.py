@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairmargin.data.decode import EXTENSIONS
 from fairmargin.data.problems import BadManifest, RowProblem
-from fairmargin.data.table import find_column, find_column_if_there, read_table
+from fairmargin.data.table import DELIMITERS, find_column, find_column_if_there, read_table
 
 SPLITS = {
     "train": "train",
@@ -143,6 +143,22 @@ def manifest_drafts(
         bias = combine(marked)
         drafts.append(Draft(Sample(row, file, found, label, bias, split, weight, marked), faults))
     return drafts
+
+
+def column_of_splits(path: Path) -> str | None:
+    """Return the column of a text table whose cells are words such as train and test, if any.
+
+    Args:
+        path: a .csv or .tsv file; None is returned for everything else.
+    """
+    if path.suffix.lower() not in DELIMITERS or not path.is_file():
+        return None
+    header, rows = read_table(path)
+    for at, name in enumerate(header):
+        words = {cells[at].strip().casefold() for _, cells in rows if len(cells) == len(header)}
+        if "test" in words and words <= SPLITS.keys():
+            return name
+    return None
 
 
 def parse_weight(text: str | None, split: str) -> float | str:

@@ -10,9 +10,10 @@ from typing import Any
 
 from PIL import Image
 
+from fairmargin.data.arrays import split_words
 from fairmargin.data.datasets import folder
 from fairmargin.data.decode import FORMATS, check_file
-from fairmargin.data.drafts import Draft
+from fairmargin.data.drafts import SPLITS, Draft, column_of_splits
 from fairmargin.data.members import open_bytes
 from fairmargin.data.problems import BadManifest
 
@@ -30,6 +31,8 @@ class OwnFacts:
         classes: how many labels there are.
         biases: how many values of the bias are known.
         known: share of the training samples whose bias is known.
+        tests: samples that are marked for the test.
+        splits_in: a column of another name that seems to mark the test samples.
     """
 
     images: int
@@ -37,6 +40,8 @@ class OwnFacts:
     classes: int
     biases: int
     known: float
+    tests: int
+    splits_in: str | None = None
 
 
 def look(path: Path, options: Mapping[str, Any]) -> OwnFacts | None:
@@ -73,13 +78,26 @@ def _look(path: Path, changed: int, options: tuple[tuple[str, Any], ...]) -> Own
     drafts, _ = folder.drafts_of(path, **dict(options))
     trained = [draft for draft in drafts if draft.sample.split == "train"]
     bias = [draft.sample.bias for draft in trained if draft.sample.bias]
+    tests = sum(draft.sample.split == "test" for draft in drafts)
     return OwnFacts(
         images=len(trained),
         side=_side(drafts),
         classes=len({draft.sample.label for draft in trained}),
         biases=len(set(bias)),
         known=len(bias) / max(len(trained), 1),
+        tests=tests,
+        splits_in=None if tests else column_of_splits(path),
     )
+
+
+def marks_test_vectors(path: Path) -> bool | None:
+    """Return whether an .npz file marks some vectors for the test; None if it cannot be read."""
+    try:
+        words = split_words(path)
+    # What is wrong with it is said when the dataset is built.
+    except Exception:
+        return None
+    return any(SPLITS.get(word.strip().casefold()) == "test" for word in words)
 
 
 def _side(drafts: list[Draft]) -> int | None:
