@@ -281,7 +281,7 @@ def _outcome(lines: Sequence[Line]) -> str:
         near = [line for line in reduced if line.verdict.startswith("near")]
         parts.append(
             f"Reduced protocol: {len(near)} of {len(reduced)} numbers within three points of the "
-            "published ones."
+            "published ones, or two of their standard deviations."
         )
     return " ".join(parts)
 
