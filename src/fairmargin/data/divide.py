@@ -35,7 +35,9 @@ def _which_column(path: Path) -> str:
     if path.suffix == ".npz":
         return 'add an array "split" with the words train, valid and test, or '
     name = column_of_splits(path)
-    which = "the column that does" if name is None else f'the column "{name}", which seems to mark them,'
+    which = "the column that does"
+    if name is not None:
+        which = f'the column "{name}", which seems to mark them,'
     return (
         f"name {which} with --set data.split_column={name or 'NAME'} "
         f'("data show": --split-column {name or "NAME"}), or '
