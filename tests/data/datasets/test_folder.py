@@ -139,11 +139,16 @@ def test_a_problem_is_read_from_its_line(problem):
     assert RowProblem.from_line(str(problem)) == problem
 
 
-def test_no_test_samples_names_the_column_that_marks_them(tmp_path):
-    rows = [[f"{i}.png", "cat", "test"] for i in range(4)]
+@pytest.mark.parametrize(("word", "named"), [("test", "fold"), ("evening", "NAME")])
+def test_no_test_samples_names_the_column_that_marks_them(tmp_path, word, named):
+    rows = [[f"{i}.png", "cat", word] for i in range(4)]
     manifest = table(tmp_path / "m.csv", ["path", "label", "fold"], rows)
-    with pytest.raises(ValueError, match=r"data\.split_column=NAME .*--split-column NAME"):
+    option = rf"data\.split_column={named} .*--split-column {named}"
+    with pytest.raises(ValueError, match=option):
         build(manifest)
+
+
+def test_no_test_samples_in_a_folder_asks_for_a_folder_of_them(tmp_path):
     (tmp_path / "folder" / "cat").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(tmp_path / "folder" / "cat" / "a.png")
     with pytest.raises(ValueError, match='folder "test"'):
